@@ -3,6 +3,7 @@ package events
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -79,3 +80,214 @@ const (
 
 	truncationMark = "… (truncated)"
 )
+
+// annotation is one entry of an event's metadata.
+type annotation struct{ key, value string }
+
+// notification is an event as it waits in the queue: what the caller gave, in
+// memory that nobody else holds. All its strings are cut from one allocation,
+// so that the queue knows what it holds, and neither the caller's later changes
+// nor a large string that a short one was cut from live on in it.
+type notification struct {
+	involved corev1.ObjectReference
+	related  *corev1.ObjectReference
+	warning  bool
+	reason   string
+	action   string
+	message  string
+	metadata []annotation // sorted by key
+	recorded time.Time
+	bytes    int // of memory, the struct itself included
+}
+
+// newItem copies an event that was recorded. related may be nil.
+func newItem(recorded time.Time, involved, related *corev1.ObjectReference, annotations map[string]string,
+	eventtype, reason, action, message string) *item {
+	it := &item{notification: notification{
+		involved: *involved,
+		warning:  eventtype == corev1.EventTypeWarning,
+		reason:   reason,
+		action:   action,
+		message:  truncateRunes(message, maxMessageRunes),
+		recorded: recorded,
+	}}
+	it.bytes = heapBytes(int(unsafe.Sizeof(*it)))
+	if related != nil {
+		r := *related
+		it.related = &r
+		it.bytes += heapBytes(int(unsafe.Sizeof(r)))
+	}
+	if len(annotations) > 0 {
+		it.metadata = make([]annotation, 0, len(annotations))
+		for k, v := range annotations {
+			it.metadata = append(it.metadata, annotation{k, v})
+		}
+		slices.SortFunc(it.metadata, func(a, b annotation) int { return strings.Compare(a.key, b.key) })
+		it.bytes += heapBytes(cap(it.metadata) * int(unsafe.Sizeof(annotation{})))
+	}
+
+	size := 0
+	it.eachString(func(s *string) { size += len(*s) })
+	var text strings.Builder
+	text.Grow(size)
+	it.eachString(func(s *string) {
+		from := text.Len()
+		text.WriteString(*s)
+		*s = text.String()[from:]
+	})
+	it.bytes += heapBytes(size)
+	return it
+}
+
+// eachString visits every string of the notification.
+func (n *notification) eachString(visit func(*string)) {
+	eachReferenceString(&n.involved, visit)
+	if n.related != nil {
+		eachReferenceString(n.related, visit)
+	}
+	visit(&n.reason)
+	visit(&n.action)
+	visit(&n.message)
+	for i := range n.metadata {
+		visit(&n.metadata[i].key)
+		visit(&n.metadata[i].value)
+	}
+}
+
+func eachReferenceString(ref *corev1.ObjectReference, visit func(*string)) {
+	visit(&ref.Kind)
+	visit(&ref.Namespace)
+	visit(&ref.Name)
+	visit((*string)(&ref.UID))
+	visit(&ref.APIVersion)
+	visit(&ref.ResourceVersion)
+	visit(&ref.FieldPath)
+}
+
+// heapBytes is what the allocator takes for an object of that size: its size
+// classes are at most an eighth apart.
+func heapBytes(size int) int {
+	switch {
+	case size <= 0:
+		return 0
+	case size <= 1024:
+		return (size + 15) &^ 15
+	default:
+		return size + size/16
+	}
+}
+
+// lane is the key of the lane that keeps the events of one object in order.
+func (n *notification) laneKey() laneKey {
+	gv, _ := schema.ParseGroupVersion(n.involved.APIVersion)
+	return laneKey{
+		kind:      n.involved.Kind,
+		group:     gv.Group,
+		namespace: n.involved.Namespace,
+		name:      n.involved.Name,
+		uid:       string(n.involved.UID),
+	}
+}
+
+// equal reports whether two events say the same: everything but the time at
+// which they were recorded and, since it is no more than the object's own
+// clock, the resource version of the objects.
+func (n *notification) equal(o *notification) bool {
+	return n.warning == o.warning && n.message == o.message && n.reason == o.reason && n.action == o.action &&
+		sameObject(&n.involved, &o.involved) && slices.Equal(n.metadata, o.metadata) &&
+		(n.related == nil) == (o.related == nil) && (n.related == nil || sameObject(n.related, o.related))
+}
+
+func sameObject(a, b *corev1.ObjectReference) bool {
+	x := *b
+	x.ResourceVersion = a.ResourceVersion
+	return *a == x
+}
+
+// event is the payload of the notification.
+func (n *notification) event(reportingController, reportingInstance string) Event {
+	e := Event{
+		InvolvedObject:      n.involved,
+		RelatedObject:       n.related,
+		Severity:            severityInfo,
+		Timestamp:           metav1.NewTime(n.recorded),
+		Message:             n.message,
+		Reason:              n.reason,
+		Action:              n.action,
+		ReportingController: reportingController,
+		ReportingInstance:   reportingInstance,
+	}
+	if n.warning {
+		e.Severity = severityError
+	}
+	if len(n.metadata) > 0 {
+		e.Metadata = make(map[string]string, len(n.metadata))
+		for _, a := range n.metadata {
+			e.Metadata[a.key] = a.value
+		}
+	}
+	return e
+}
+
+// describe reads what an event needs to know of an object: a reference to it
+// and its annotations. Both may be the object's own and must not be changed.
+// Objects that cannot be read, nil and typed nil among them, are an error.
+func describe(scheme *runtime.Scheme, object runtime.Object) (ref *corev1.ObjectReference, annotations map[string]string, err error) {
+	defer func() {
+		// A typed nil, or a struct that embeds a nil pointer: their own
+		// methods panic, and there is no other way to find out.
+		if p := recover(); p != nil {
+			ref, annotations, err = nil, nil, fmt.Errorf("cannot read %T: %v", object, p)
+		}
+	}()
+	ref, err = reference.GetReference(scheme, object)
+	if err != nil {
+		return nil, nil, err
+	}
+	if ref == nil {
+		return nil, nil, errors.New("nil object reference")
+	}
+	if annotated, ok := object.(interface{ GetAnnotations() map[string]string }); ok {
+		annotations = annotated.GetAnnotations()
+	}
+	return ref, annotations, nil
+}
+
+// mergeAnnotations returns the annotations of an event in a map of its own, or
+// nil if there are none: what the controller said, and what the object itself
+// says in keys meant for its events, where the controller said nothing.
+func mergeAnnotations(event, object map[string]string) map[string]string {
+	var merged map[string]string
+	if len(event) > 0 {
+		merged = maps.Clone(event)
+	}
+	for k, v := range object {
+		if !strings.HasPrefix(k, objectAnnotationPrefix) {
+			continue
+		}
+		if _, ok := merged[k]; ok {
+			continue
+		}
+		if merged == nil {
+			merged = make(map[string]string)
+		}
+		merged[k] = v
+	}
+	return merged
+}
+
+// truncateRunes cuts s to at most limit characters, the mark that says so
+// included. Invalid bytes count as one character each, as they do in JSON.
+func truncateRunes(s string, limit int) string {
+	if len(s) <= limit || utf8.RuneCountInString(s) <= limit {
+		return s
+	}
+	keep := limit - utf8.RuneCountInString(truncationMark)
+	for i := range s {
+		if keep == 0 {
+			return s[:i] + truncationMark
+		}
+		keep--
+	}
+	return s // not reached: s has more than limit characters
+}

@@ -1,0 +1,445 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/hashicorp/go-retryablehttp"
+)
+
+const (
+	// idleTimeout is below the 30 s after which notification-controller closes
+	// an idle connection, so that no event is posted into a closing one.
+	idleTimeout = 20 * time.Second
+
+	// maxDrainedBody is how much of an answer is read so that its connection
+	// can be used again; a longer answer costs the connection.
+	maxDrainedBody = 64 << 10
+
+	// maxLoggedBody is how much of an answer a log line shows.
+	maxLoggedBody = 256
+
+	// cancelGrace is how long the end of a shutdown waits for posts that it has
+	// cancelled. Only a transport that ignores its context takes longer.
+	cancelGrace = time.Second
+)
+
+// delivery posts the events of one recorder. Its workers are the only
+// goroutines of the package: one starts when an event is queued and fewer than
+// the allowed number run, and ends when no lane is ready.
+type delivery struct {
+	*options
+	controller string // as in the payload
+	label      string // the same in the metrics
+	instance   string
+	endpoint   *url.URL
+	client     *http.Client
+	queue      *queue
+	metrics    *collector
+	counts     *counts
+	log        logr.Logger
+	losses     *lossLog
+	redact     *redactor
+
+	// ctx is the context of every post. It ends with the shutdown.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	epoch  time.Time
+	answer atomic.Int64 // when the latest attempt that was answered began, since epoch
+	outage outage
+
+	finishing atomic.Bool
+	finished  chan struct{} // closed when the shutdown is over
+	lost      error         // the shutdown's result, once finished
+}
+
+// outage is a time in which the endpoint gave no answer.
+type outage struct {
+	mu    sync.Mutex
+	since time.Duration // since epoch; 0: there is no outage
+}
+
+func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logger, losses *lossLog) (*delivery, error) {
+	metrics, err := registerCollector(o.registerer)
+	if err != nil {
+		return nil, err
+	}
+	label := controllerLabel(controller)
+	counts := metrics.of(label)
+	d := &delivery{
+		options:    o,
+		controller: controller,
+		label:      label,
+		instance:   hostname(),
+		endpoint:   endpoint,
+		client:     newClient(o),
+		queue:      newQueue(o.queueBytes, o.concurrency, counts),
+		metrics:    metrics,
+		counts:     counts,
+		log:        log,
+		losses:     losses,
+		redact:     newRedactor(endpoint),
+		epoch:      time.Now(),
+		finished:   make(chan struct{}),
+	}
+	d.answer.Store(math.MinInt64)
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d, nil
+}
+
+// hostname is looked up once for all recorders; it is empty if that fails.
+var hostname = sync.OnceValue(func() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+})
+
+// sharedTransport serves every recorder that was given no other, so that a
+// process with many recorders keeps no more connections than it uses.
+var sharedTransport = sync.OnceValue(func() *http.Transport {
+	return &http.Transport{
+		Proxy:               proxyFromEnvironment,
+		DialContext:         (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext,
+		ForceAttemptHTTP2:   true,
+		MaxIdleConnsPerHost: maxConcurrency,
+		IdleConnTimeout:     idleTimeout,
+		TLSHandshakeTimeout: 10 * time.Second,
+	}
+})
+
+// proxyFromEnvironment is http.ProxyFromEnvironment for host names that end in
+// a dot, as the default URL of notification-controller does: NO_PROXY is
+// compared with the name as it is written there, without the dot.
+func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
+	if host := req.URL.Hostname(); strings.HasSuffix(host, ".") {
+		u := *req.URL
+		u.Host = strings.TrimSuffix(host, ".")
+		if port := req.URL.Port(); port != "" {
+			u.Host = net.JoinHostPort(u.Host, port)
+		}
+		req = &http.Request{URL: &u}
+	}
+	return http.ProxyFromEnvironment(req)
+}
+
+// onlyRoundTrip hides a transport's CloseIdleConnections: retryablehttp calls
+// it after every failure, which would take the connections from everybody else
+// who uses the transport.
+type onlyRoundTrip struct{ http.RoundTripper }
+
+// newClient returns the client for single attempts.
+func newClient(o *options) *http.Client {
+	var client http.Client
+	if o.client != nil {
+		client = *o.client
+	}
+	if client.Transport == nil {
+		client.Transport = sharedTransport()
+	}
+	client.Transport = onlyRoundTrip{client.Transport}
+	client.Timeout = o.timeout
+	next := client.CheckRedirect
+	client.CheckRedirect = func(req *http.Request, via []*http.Request) error {
+		switch {
+		case req.Method != http.MethodPost:
+			return http.ErrUseLastResponse // the event would not arrive as a GET
+		case next != nil:
+			return next(req, via)
+		case len(via) >= 10:
+			return errors.New("stopped after 10 redirects")
+		}
+		return nil
+	}
+	return &client
+}
+
+// enqueue puts an event into the queue and sees to it that it gets a worker.
+func (d *delivery) enqueue(it *item) {
+	p := d.queue.push(it)
+	if p.lostEvents > 0 {
+		d.losses.lost(p.lost, p.lostEvents, nil, p.lostFirst.logKeys()...)
+	}
+	if p.startWorker {
+		go d.work()
+	}
+}
+
+// work posts events until no lane is ready.
+func (d *delivery) work() {
+	for it := d.queue.take(); it != nil; it = d.queue.take() {
+		if time.Since(it.recorded) > d.maxAge {
+			d.settle(it, expired, result{})
+			continue
+		}
+		began := d.now()
+		r := d.post(it)
+		switch o, settled := d.judge(r); {
+		case settled:
+			d.settle(it, o, r)
+		case d.ctx.Err() != nil:
+			d.queue.putBack(it)
+		default:
+			d.queue.putBack(it)
+			d.beginOutage(began, r.err)
+			d.pause()
+		}
+	}
+	if d.queue.length() == 0 {
+		d.endOutage(false)
+	}
+}
+
+// result is what came of the attempts to post one event.
+type result struct {
+	attempts int
+	status   int    // of the last answer, 0 if the last attempt had none
+	err      error  // of the last attempt that had none
+	body     string // how the last answer began, unless it was a good one
+	final    bool   // the retry policy wanted no other attempt
+
+	// othersAnswered says that between the first and the last attempt the
+	// endpoint took up and answered other events.
+	othersAnswered bool
+}
+
+// judge says what became of an event, or that it must be kept.
+func (d *delivery) judge(r result) (o outcome, settled bool) {
+	switch {
+	case r.status >= 200 && r.status < 300:
+		return delivered, true
+	case r.status == http.StatusTooManyRequests:
+		return duplicate, true
+	case answered(r.status) && (r.status < 500 || r.status == http.StatusNotImplemented):
+		return rejected, true
+	case d.ctx.Err() != nil:
+		return 0, false
+	case r.status == 0 && r.final:
+		return rejected, true
+	case answered(r.status), r.othersAnswered:
+		return exhausted, true
+	default:
+		return 0, false
+	}
+}
+
+// answered reports whether a status is the endpoint's own answer. With 502, 503
+// and 504 something in front of it says that it cannot be reached.
+func answered(status int) bool {
+	return status != 0 && (status < http.StatusBadGateway || status > http.StatusGatewayTimeout)
+}
+
+// post makes one delivery: up to retryMax+1 attempts with waits between them.
+func (d *delivery) post(it *item) (r result) {
+	body, err := json.Marshal(it.event(d.controller, d.instance))
+	if err != nil {
+		return result{err: err, final: true}
+	}
+	req, err := retryablehttp.NewRequestWithContext(d.ctx, http.MethodPost, d.endpoint.String(), body)
+	if err != nil {
+		return result{err: err, final: true}
+	}
+	req.Header.Set("Content-Type", "application/json")
+
+	var began time.Duration // of the attempt
+	client := &retryablehttp.Client{
+		HTTPClient:   d.client,
+		RetryMax:     d.retryMax,
+		RetryWaitMin: d.retryWaitMin,
+		RetryWaitMax: d.retryWaitMax,
+		Backoff:      Backoff,
+		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+		RequestLogHook: func(_ retryablehttp.Logger, _ *http.Request, retries int) {
+			began = d.now()
+			if retries == d.retryMax {
+				// Whoever was answered had begun after this event had first
+				// failed, and this one begins after that: so it can't be
+				// that the endpoint went away just before or comes back just
+				// after this attempt.
+				r.othersAnswered = it.firstFailed > 0 && d.answer.Load() > int64(it.firstFailed)
+			}
+		},
+		CheckRetry: func(ctx context.Context, resp *http.Response, err error) (bool, error) {
+			ended := d.now()
+			r.attempts++
+			r.status, r.err = 0, err
+			if err == nil {
+				r.status = resp.StatusCode
+			}
+			if r.attempts == 1 {
+				it.firstFailed = ended
+			}
+			if answered(r.status) {
+				d.answeredAttempt(began)
+			}
+			if ctx.Err() == nil || r.status != 0 {
+				d.metrics.attempt(d.label, r.status, ended-began)
+			}
+			retry, err := CheckRetry(ctx, resp, err)
+			r.final = !retry
+			return retry, err
+		},
+	}
+	resp, _ := client.Do(req) // all that it says is in r
+	if resp != nil {
+		if r.status >= 300 && r.status != http.StatusTooManyRequests {
+			start, _ := io.ReadAll(io.LimitReader(resp.Body, maxLoggedBody))
+			r.body = string(start)
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDrainedBody))
+		_ = resp.Body.Close()
+	}
+	return r
+}
+
+// settle counts the outcome of an event and logs it.
+func (d *delivery) settle(it *item, o outcome, r result) {
+	if !d.queue.settle(it, o) {
+		return
+	}
+	switch o {
+	case delivered:
+	case duplicate:
+		d.log.V(1).Info("Notification endpoint has this event already", it.logKeys()...)
+	default:
+		keys := it.logKeys()
+		if r.attempts > 0 {
+			keys = append(keys, "attempts", r.attempts)
+		}
+		if r.status != 0 {
+			keys = append(keys, "status", r.status, "body", d.redact.text(strings.ToValidUTF8(r.body, "\uFFFD")))
+		}
+		d.losses.lost(o, 1, d.redact.error(r.err), keys...)
+	}
+}
+
+// pause keeps a worker whose event was kept from trying the next one at once.
+func (d *delivery) pause() {
+	timer := time.NewTimer(Backoff(d.retryWaitMin, d.retryWaitMax, 0, nil))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-d.ctx.Done():
+	}
+}
+
+// now is the time since the delivery was made, always positive.
+func (d *delivery) now() time.Duration { return time.Since(d.epoch) + 1 }
+
+// answeredAttempt notes that the endpoint has answered an attempt.
+func (d *delivery) answeredAttempt(began time.Duration) {
+	for {
+		latest := d.answer.Load()
+		if int64(began) <= latest || d.answer.CompareAndSwap(latest, int64(began)) {
+			break
+		}
+	}
+	d.endOutage(true)
+}
+
+// beginOutage notes that a delivery which began at that time got no answer.
+func (d *delivery) beginOutage(began time.Duration, cause error) {
+	d.outage.mu.Lock()
+	begins := d.outage.since == 0 && d.answer.Load() < int64(began)
+	if begins {
+		d.outage.since = began
+	}
+	d.outage.mu.Unlock()
+	if begins {
+		d.counts.outage(+1)
+		d.log.Error(d.redact.error(cause), "Notification endpoint does not answer, events are kept",
+			"endpoint", d.shownEndpoint(), "pending", d.queue.length())
+	}
+}
+
+// endOutage notes that the endpoint has answered, or that no event is left to
+// ask it about.
+func (d *delivery) endOutage(answers bool) {
+	d.outage.mu.Lock()
+	since := d.outage.since
+	d.outage.since = 0
+	d.outage.mu.Unlock()
+	if since == 0 {
+		return
+	}
+	d.counts.outage(-1)
+	lasted := (d.now() - since).Round(time.Millisecond).String()
+	if answers {
+		d.log.Info("Notification endpoint answers again",
+			"endpoint", d.shownEndpoint(), "outage", lasted, "kept", d.queue.length())
+	} else {
+		d.log.Info("Notification endpoint does not answer, and no event waits for it any more",
+			"endpoint", d.shownEndpoint(), "outage", lasted)
+	}
+}
+
+// shownEndpoint is as much of the endpoint's URL as may be logged.
+func (d *delivery) shownEndpoint() string { return d.endpoint.Scheme + "://" + d.endpoint.Host }
+
+// flush waits until every event recorded so far is settled.
+func (d *delivery) flush(ctx context.Context) error {
+	done, forget := d.queue.drained()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		forget()
+		return fmt.Errorf("events: Flush: %d events pending: %w", d.queue.length(), ctx.Err())
+	}
+}
+
+// shutdown takes no more events and waits until the queue is empty, or until
+// the context of any caller is done. Every caller gets the same result.
+func (d *delivery) shutdown(ctx context.Context) error {
+	d.queue.close()
+	done, forget := d.queue.drained()
+	var cause error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		forget()
+		cause = ctx.Err()
+	}
+	if d.finishing.CompareAndSwap(false, true) {
+		d.finish(cause)
+		close(d.finished)
+	}
+	<-d.finished
+	return d.lost
+}
+
+// finish ends the workers and counts what they leave.
+func (d *delivery) finish(cause error) {
+	quit := d.queue.stop()
+	d.cancel()
+	grace := time.NewTimer(cancelGrace)
+	defer grace.Stop()
+	select {
+	case <-quit:
+	case <-grace.C:
+	}
+	if n, first := d.queue.abandon(); n > 0 {
+		d.lost = fmt.Errorf("events: Shutdown: %d events not delivered: %w", n, cause)
+		d.losses.lost(shutdown, n, cause, first.logKeys()...)
+	}
+	d.endOutage(false)
+	d.losses.close()
+	if d.options.client == nil || d.options.client.Transport == nil {
+		sharedTransport().CloseIdleConnections()
+	}
+}

@@ -1,0 +1,168 @@
+package events
+
+import (
+	"errors"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// lossLogInterval is the least time between two lines about one outcome.
+const lossLogInterval = time.Minute
+
+// lossLog writes about events that are lost: the first of an outcome at once,
+// those that follow in at most one line a minute. A timer writes the last line,
+// so that no loss stays unsaid because no other follows.
+type lossLog struct {
+	log logr.Logger
+
+	mu     sync.Mutex // guards all below; nothing is logged under it
+	losses [outcomes]struct {
+		last   time.Time // of the last line
+		unsaid int       // events since then
+		timer  *time.Timer
+	}
+	closed bool
+}
+
+// lost logs that events were lost. keysAndValues say more of one of them.
+func (l *lossLog) lost(o outcome, events int, cause error, keysAndValues ...any) {
+	now := time.Now()
+	l.mu.Lock()
+	loss := &l.losses[o]
+	if !loss.last.IsZero() && now.Sub(loss.last) < lossLogInterval {
+		loss.unsaid += events
+		if loss.timer == nil && !l.closed {
+			loss.timer = time.AfterFunc(loss.last.Add(lossLogInterval).Sub(now), func() { l.summarize(o) })
+		}
+		l.mu.Unlock()
+		return
+	}
+	events += loss.unsaid
+	loss.last, loss.unsaid = now, 0
+	l.mu.Unlock()
+	l.log.Error(cause, "Event lost", append([]any{"outcome", o.String(), "events", events}, keysAndValues...)...)
+}
+
+// summarize logs the losses that were not said yet.
+func (l *lossLog) summarize(o outcome) {
+	l.mu.Lock()
+	loss := &l.losses[o]
+	if loss.timer != nil {
+		loss.timer.Stop()
+		loss.timer = nil
+	}
+	events := loss.unsaid
+	if events > 0 {
+		loss.last, loss.unsaid = time.Now(), 0
+	}
+	l.mu.Unlock()
+	if events > 0 {
+		l.log.Error(nil, "More events lost", "outcome", o.String(), "events", events)
+	}
+}
+
+// close logs what was not said yet. Later losses are logged without a timer.
+func (l *lossLog) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	for o := range outcome(outcomes) {
+		l.summarize(o)
+	}
+}
+
+// objectKeys are the log keys that name an event.
+func (n *notification) logKeys() []any {
+	return []any{
+		"kind", n.involved.Kind, "namespace", n.involved.Namespace, "name", n.involved.Name, "reason", n.reason,
+	}
+}
+
+// redactor takes out of a text what must not be logged of the endpoint's URL,
+// and of any other: credentials, path and query, where people put tokens.
+type redactor struct{ secrets []string }
+
+const redacted = "[redacted]"
+
+// anyURL finds the URLs in a text.
+var anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>]*`)
+
+// shortestSecret keeps words such as "/" or "v1" from being taken for secrets
+// wherever they appear. Nobody is kept out by anything shorter.
+const shortestSecret = 4
+
+func newRedactor(endpoint *url.URL) *redactor {
+	r := &redactor{}
+	add := func(texts ...string) {
+		for _, s := range texts {
+			if len(s) >= shortestSecret {
+				r.secrets = append(r.secrets, s)
+			}
+		}
+	}
+	add(endpoint.Path, endpoint.EscapedPath(), endpoint.RawQuery, endpoint.Fragment)
+	add(strings.Split(endpoint.Path, "/")...)
+	add(strings.Split(endpoint.EscapedPath(), "/")...)
+	for _, pair := range strings.FieldsFunc(endpoint.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
+		_, value, _ := strings.Cut(pair, "=")
+		add(pair, value)
+		if plain, err := url.QueryUnescape(value); err == nil {
+			add(plain)
+		}
+	}
+	if user := endpoint.User; user != nil {
+		password, _ := user.Password()
+		add(user.String(), user.Username(), password)
+	}
+	// The longest first: a part of a secret must not keep the rest of it
+	// from being found.
+	slices.SortFunc(r.secrets, func(a, b string) int { return len(b) - len(a) })
+	return r
+}
+
+func (r *redactor) text(s string) string {
+	s = anyURL.ReplaceAllStringFunc(s, func(found string) string {
+		scheme, rest, _ := strings.Cut(found, "://")
+		authority, path, _ := cutAny(rest, "/?#")
+		if at := strings.LastIndex(authority, "@"); at >= 0 {
+			authority = redacted + authority[at:]
+		}
+		if strings.Contains(path, "@") { // perhaps a password with a slash in it
+			authority = redacted
+		}
+		if path != "" {
+			path = "/" + redacted
+		}
+		return scheme + "://" + authority + path
+	})
+	for _, secret := range r.secrets {
+		s = strings.ReplaceAll(s, secret, redacted)
+	}
+	return s
+}
+
+// error is the cause of an error without the URL that net/http puts before it.
+func (r *redactor) error(err error) error {
+	if err == nil {
+		return nil
+	}
+	var at *url.Error
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	return errors.New(r.text(err.Error()))
+}
+
+// cutAny cuts s before the first of the characters.
+func cutAny(s, chars string) (before, after string, found bool) {
+	if i := strings.IndexAny(s, chars); i >= 0 {
+		return s[:i], s[i:], true
+	}
+	return s, "", false
+}

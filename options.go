@@ -1,0 +1,255 @@
+package events
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	kubeevents "k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+const (
+	defaultRetryMax     = 4
+	defaultRetryWaitMin = time.Second
+	defaultRetryWaitMax = 30 * time.Second
+	defaultTimeout      = 5 * time.Second
+	defaultConcurrency  = 8
+	maxConcurrency      = 256
+	defaultQueueBytes   = 16 << 20
+	defaultMaxAge       = time.Hour
+	defaultDrainTimeout = 10 * time.Second
+)
+
+// Option changes a default of a recorder. Options are checked together when the
+// recorder is made: a bad value is an error of the constructor that names the
+// option, the value and the rule. Of an option given twice, the last counts.
+type Option func(*options)
+
+type options struct {
+	client       *http.Client
+	clientSet    bool
+	retryMax     int
+	retryWaitMin time.Duration
+	retryWaitMax time.Duration
+	timeout      time.Duration // 0: not given
+	timeoutSet   bool
+	concurrency  int
+	queueBytes   int
+	maxAge       time.Duration
+	drainTimeout time.Duration
+	registerer   prometheus.Registerer
+	eventsV1     kubeevents.EventRecorder
+	eventsV1Set  bool
+}
+
+// WithHTTPClient posts through a client of your own, for TLS, client
+// certificates, authentication headers, tracing or a proxy. Default: a client
+// on a transport that all recorders of the process share. The client is copied
+// and not changed; its transport is used as it is, and its idle connections are
+// never closed by the recorder. A nil Transport means the shared one. A Timeout
+// of the client counts unless WithTimeout is given. Its CheckRedirect is asked
+// only about redirects that keep the POST. nil is an error.
+//
+// A transport of your own should close idle connections sooner than the
+// endpoint does: 30 s for Flux's notification-controller.
+func WithHTTPClient(client *http.Client) Option {
+	return func(o *options) { o.client, o.clientSet = client, true }
+}
+
+// WithRetryMax sets how many attempts may follow the first one before a
+// delivery ends. Default: 4, so 5 attempts in all. A count without the first
+// attempt, 0 or more; a negative one is an error.
+func WithRetryMax(retries int) Option {
+	return func(o *options) { o.retryMax = retries }
+}
+
+// WithRetryWait sets the wait between two attempts: it begins at minWait,
+// doubles each time, and never exceeds maxWait, whatever a Retry-After header
+// says (see [Backoff]). Default: 1 s and 30 s. minWait must be positive and not
+// above maxWait; otherwise it is an error.
+func WithRetryWait(minWait, maxWait time.Duration) Option {
+	return func(o *options) { o.retryWaitMin, o.retryWaitMax = minWait, maxWait }
+}
+
+// WithTimeout limits each attempt: from connecting to the end of the answer's
+// body, redirects included, waits between attempts not. Default: 5 s, or the
+// Timeout of the client given with WithHTTPClient. It must be positive;
+// otherwise it is an error.
+func WithTimeout(perAttempt time.Duration) Option {
+	return func(o *options) { o.timeout, o.timeoutSet = perAttempt, true }
+}
+
+// WithConcurrency limits how many events are posted at a time, each about
+// another object, and so the goroutines and connections of the recorder.
+// Default: 8. A count from 1 to 256; any other is an error.
+func WithConcurrency(posts int) Option {
+	return func(o *options) { o.concurrency = posts }
+}
+
+// WithQueueBytes limits the memory that pending events may hold. Beyond it the
+// oldest waiting events are dropped: those of the object that the new event is
+// about, else the oldest of all. Default: 16 MiB, some 20,000 typical events.
+// In bytes, counted as the heap holds them, at least 1; less is an error. An
+// event larger than the limit is always dropped.
+func WithQueueBytes(bytes int) Option {
+	return func(o *options) { o.queueBytes = bytes }
+}
+
+// WithMaxAge sets for how long an event is worth delivering: one recorded
+// longer ago is dropped when its turn comes. Default: one hour, for which the
+// API server keeps events by default (kube-apiserver --event-ttl). It must be
+// positive; otherwise it is an error.
+func WithMaxAge(sinceRecorded time.Duration) Option {
+	return func(o *options) { o.maxAge = sinceRecorded }
+}
+
+// WithDrainTimeout limits how long a manager that stops waits for pending
+// events. Default: 10 s in total; the manager's own graceful shutdown timeout
+// (30 s) is the limit of all that it stops. It has no effect on Shutdown, whose
+// context says how long. It must be positive; otherwise it is an error.
+func WithDrainTimeout(total time.Duration) Option {
+	return func(o *options) { o.drainTimeout = total }
+}
+
+// WithMetricsRegisterer registers the metrics elsewhere. Default:
+// controller-runtime's registry, which a manager serves. Recorders may share a
+// registry; those with the same controller name share its numbers. nil is an
+// error; a registry that nobody gathers keeps the metrics out of sight.
+func WithMetricsRegisterer(registerer prometheus.Registerer) Option {
+	return func(o *options) { o.registerer = registerer }
+}
+
+// WithEventsV1Recorder writes the Kubernetes events through the events.k8s.io
+// API, with the recorder that a manager's GetEventRecorder returns, instead of
+// the wrapped core/v1 recorder. Default: the wrapped recorder. What
+// events.k8s.io would refuse is mended first; see [EventsV1Recorder]. nil is an
+// error, and so is a reporting controller that events.k8s.io does not take.
+func WithEventsV1Recorder(recorder kubeevents.EventRecorder) Option {
+	return func(o *options) { o.eventsV1, o.eventsV1Set = recorder, true }
+}
+
+// newOptions applies the options to the defaults and checks the result.
+func newOptions(opts []Option) (*options, error) {
+	o := &options{
+		retryMax:     defaultRetryMax,
+		retryWaitMin: defaultRetryWaitMin,
+		retryWaitMax: defaultRetryWaitMax,
+		concurrency:  defaultConcurrency,
+		queueBytes:   defaultQueueBytes,
+		maxAge:       defaultMaxAge,
+		drainTimeout: defaultDrainTimeout,
+		registerer:   metrics.Registry,
+	}
+	for _, option := range opts {
+		if option != nil {
+			option(o)
+		}
+	}
+
+	var errs []error
+	check := func(ok bool, rule, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("events: %s: %s", fmt.Sprintf(format, args...), rule))
+		}
+	}
+	check(!o.clientSet || o.client != nil, "must not be nil", "WithHTTPClient(nil)")
+	check(o.retryMax >= 0, "must not be negative", "WithRetryMax(%d)", o.retryMax)
+	check(o.retryWaitMin > 0 && o.retryWaitMin <= o.retryWaitMax,
+		"the minimum must be positive and not above the maximum", "WithRetryWait(%v, %v)", o.retryWaitMin, o.retryWaitMax)
+	check(!o.timeoutSet || o.timeout > 0, "must be positive", "WithTimeout(%v)", o.timeout)
+	check(o.concurrency >= 1 && o.concurrency <= maxConcurrency,
+		fmt.Sprintf("must be between 1 and %d", maxConcurrency), "WithConcurrency(%d)", o.concurrency)
+	check(o.queueBytes >= 1, "must be positive", "WithQueueBytes(%d)", o.queueBytes)
+	check(o.maxAge > 0, "must be positive", "WithMaxAge(%v)", o.maxAge)
+	check(o.drainTimeout > 0, "must be positive", "WithDrainTimeout(%v)", o.drainTimeout)
+	check(!isNil(o.registerer), "must not be nil", "WithMetricsRegisterer(nil)")
+	check(!o.eventsV1Set || !isNil(o.eventsV1), "must not be nil", "WithEventsV1Recorder(nil)")
+
+	if !o.timeoutSet {
+		o.timeout = defaultTimeout
+		if o.client != nil && o.client.Timeout > 0 {
+			o.timeout = o.client.Timeout
+		}
+	}
+	return o, errors.Join(errs...)
+}
+
+// isNil reports whether an interface holds nothing, or a nil pointer, which
+// would panic at its first use.
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Func, reflect.Chan, reflect.Interface, reflect.Slice:
+		return r.IsNil()
+	}
+	return false
+}
+
+// parseEndpoint checks the URL of the notification endpoint. Its error shows
+// the URL without anything that may be secret.
+func parseEndpoint(endpoint string) (*url.URL, error) {
+	u, err := url.Parse(endpoint)
+	fault := ""
+	switch {
+	case err != nil:
+		fault = "it cannot be parsed"
+	case u.Scheme != "http" && u.Scheme != "https":
+		fault = "its scheme must be http or https"
+	case u.Hostname() == "":
+		fault = "it has no host"
+	case !validPort(u.Port()):
+		fault = "its port must be between 1 and 65535"
+	default:
+		return u, nil
+	}
+	return nil, fmt.Errorf("events: notification endpoint %q: must be an absolute http or https URL: %s",
+		redactEndpoint(endpoint), fault)
+}
+
+func validPort(port string) bool {
+	if port == "" {
+		return true
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
+
+// redactEndpoint shows as much of a faulty URL as nobody would keep secret: the
+// scheme and the host. Where it is not certain which part is which, less.
+func redactEndpoint(endpoint string) string {
+	const most = 100
+	scheme, rest, found := strings.Cut(endpoint, "://")
+	if found {
+		scheme += "://"
+	} else {
+		scheme, rest = "", endpoint
+	}
+	if strings.ContainsAny(scheme, "@?#") {
+		return redacted
+	}
+	shown, hidden, cut := cutAny(rest, "/?#")
+	switch {
+	case strings.Contains(hidden, "@"):
+		// What comes before may be the first half of a password.
+		shown, cut = "", true
+	case strings.Contains(shown, "@"):
+		shown = redacted + shown[strings.LastIndex(shown, "@"):]
+	}
+	if len(shown) > most {
+		shown, cut = shown[:most], true
+	}
+	shown = scheme + shown
+	if cut {
+		shown += "/" + redacted
+	}
+	return shown
+}
