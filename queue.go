@@ -189,13 +189,13 @@ func (q *queue) settle(it *item, o outcome) bool {
 	if l == nil {
 		return false
 	}
-	l.busy = false
 	q.removeLocked(it, o)
 	it.lane = nil
-	if l.head != nil {
-		q.ready.pushBack(l)
-	} else {
+	if l.head == nil {
 		q.dropLaneLocked(l)
+	} else {
+		l.busy = false
+		q.ready.pushBack(l)
 	}
 	return true
 }
