@@ -195,9 +195,9 @@ func (d *delivery) work() {
 		case d.ctx.Err() != nil:
 			d.queue.putBack(it)
 		default:
-			d.queue.putBack(it)
 			d.beginOutage(began, r.err)
-			d.pause()
+			d.pause() // with the lane in hand: it must not come back at once
+			d.queue.putBack(it)
 		}
 	}
 	if d.queue.length() == 0 {
@@ -307,11 +307,9 @@ func (d *delivery) post(it *item) (r result) {
 	return r
 }
 
-// settle counts the outcome of an event and logs it.
+// settle logs what became of an event and counts it, in this order: whoever
+// waits for the event finds the line written.
 func (d *delivery) settle(it *item, o outcome, r result) {
-	if !d.queue.settle(it, o) {
-		return
-	}
 	switch o {
 	case delivered:
 	case duplicate:
@@ -326,9 +324,10 @@ func (d *delivery) settle(it *item, o outcome, r result) {
 		}
 		d.losses.lost(o, 1, d.redact.error(r.err), keys...)
 	}
+	d.queue.settle(it, o)
 }
 
-// pause keeps a worker whose event was kept from trying the next one at once.
+// pause is the wait between two deliveries of an event that is kept.
 func (d *delivery) pause() {
 	timer := time.NewTimer(Backoff(d.retryWaitMin, d.retryWaitMax, 0, nil))
 	defer timer.Stop()

@@ -1,0 +1,709 @@
+package events_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	events "github.com/eventrecorder/events"
+	"github.com/eventrecorder/events/eventstest"
+)
+
+// bubble runs a test in virtual time, with an endpoint in memory.
+func bubble(t *testing.T, test func(t *testing.T, tr *eventstest.Transport), opts ...eventstest.Option) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport(opts...)
+		defer tr.Close()
+		test(t, tr)
+	})
+}
+
+// attempts returns when the requests came, since start.
+func attempts(tr *eventstest.Transport, start time.Time) []time.Duration {
+	var at []time.Duration
+	for _, r := range tr.Requests() {
+		at = append(at, r.Time.Sub(start))
+	}
+	return at
+}
+
+// wantWaits checks the times between requests against the most that each may
+// be; the least is half of that.
+func wantWaits(t *testing.T, at []time.Duration, most ...time.Duration) {
+	t.Helper()
+	if len(at) != len(most)+1 {
+		t.Fatalf("%d attempts at %v, want %d", len(at), at, len(most)+1)
+	}
+	for i, m := range most {
+		if wait := at[i+1] - at[i]; wait < m/2 || wait > m {
+			t.Errorf("wait %d is %v, want %v to %v", i+1, wait, m/2, m)
+		}
+	}
+}
+
+// The whole schedule: what the endpoint answers, what becomes of the event, and
+// how long at most the recorder waits between its attempts.
+func TestRetrySchedule(t *testing.T) {
+	s := time.Second
+	status := eventstest.Status
+	after := func(code int, value string) eventstest.Behavior {
+		return eventstest.Respond(code, http.Header{"Retry-After": {value}}, "")
+	}
+	for _, test := range []struct {
+		name    string
+		answers []eventstest.Behavior // the last one stands
+		outcome string
+		waits   []time.Duration
+		opts    []events.Option
+	}{
+		{name: "202", answers: []eventstest.Behavior{nil}, outcome: "delivered"},
+		{name: "200", answers: []eventstest.Behavior{status(200)}, outcome: "delivered"},
+		{name: "429", answers: []eventstest.Behavior{after(429, "300")}, outcome: "duplicate"},
+		{name: "reset, 429 for five minutes", answers: []eventstest.Behavior{eventstest.Reset(), after(429, "300")}, outcome: "duplicate", waits: []time.Duration{s}},
+		{name: "503, 503, 429 for five minutes", answers: []eventstest.Behavior{status(503), status(503), after(429, "300")}, outcome: "duplicate", waits: []time.Duration{s, 2 * s}},
+		{name: "500 always", answers: []eventstest.Behavior{status(500)}, outcome: "exhausted", waits: []time.Duration{s, 2 * s, 4 * s, 8 * s}},
+		{name: "599 always", answers: []eventstest.Behavior{status(599)}, outcome: "exhausted", waits: []time.Duration{s, 2 * s, 4 * s, 8 * s}},
+		{name: "500 twice", answers: []eventstest.Behavior{status(500), status(500), nil}, outcome: "delivered", waits: []time.Duration{s, 2 * s}},
+		{name: "reset, then 500 on the last attempt", answers: []eventstest.Behavior{eventstest.Reset(), eventstest.Reset(), eventstest.Reset(), eventstest.Reset(), status(500)}, outcome: "exhausted", waits: []time.Duration{s, 2 * s, 4 * s, 8 * s}},
+		{name: "hangs once", answers: []eventstest.Behavior{eventstest.Hang(), nil}, outcome: "delivered", waits: nil},
+		{name: "503 with a long Retry-After", answers: []eventstest.Behavior{after(503, "3600"), nil}, outcome: "delivered", waits: []time.Duration{60 * s}},
+		{name: "503 with a short Retry-After", answers: []eventstest.Behavior{after(503, "7"), nil}, outcome: "delivered", waits: []time.Duration{14 * s}},
+		{name: "500 with a Retry-After, which only 503 may have", answers: []eventstest.Behavior{after(500, "3600"), nil}, outcome: "delivered", waits: []time.Duration{s}},
+		{name: "no retries", answers: []eventstest.Behavior{status(500)}, outcome: "exhausted", opts: []events.Option{events.WithRetryMax(0)}},
+		{name: "waits never exceed the maximum", answers: []eventstest.Behavior{status(500)}, outcome: "exhausted", waits: []time.Duration{2 * s, 3 * s, 3 * s}, opts: []events.Option{events.WithRetryMax(3), events.WithRetryWait(2*s, 3*s)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				last := len(test.answers) - 1
+				tr.BehaveNext(test.answers[:last]...)
+				tr.Behave(test.answers[last])
+				h := newHarness(t, tr.URL(), append(test.opts, on(tr))...)
+				start := time.Now()
+				h.say("a", "hello")
+				h.settled()
+				h.wantOutcomes(map[string]int{test.outcome: 1})
+				if test.waits != nil {
+					wantWaits(t, attempts(tr, start), test.waits...)
+				}
+				if n := len(tr.Requests()); test.waits != nil && n != len(test.waits)+1 {
+					t.Errorf("%d posts", n)
+				}
+				h.shutdownNow()
+			})
+		})
+	}
+}
+
+// Row by row what an answer that is no success and no duplicate means.
+func TestAnswersThatAreFinalCostOneAttemptAndAreLogged(t *testing.T) {
+	for _, code := range []int{300, 301, 302, 303, 304, 400, 401, 403, 404, 405, 408, 413, 422, 451, 501} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				tr.Behave(eventstest.Respond(code, http.Header{"Location": {"http://elsewhere/"}}, "because I say so"))
+				h := newHarness(t, tr.URL(), on(tr))
+				start := time.Now()
+				h.say("a", "hello")
+				h.settled()
+				h.wantOutcomes(map[string]int{"rejected": 1})
+				if took := time.Since(start); took != 0 || len(tr.Requests()) != 1 || tr.Requests()[0].Method != http.MethodPost {
+					t.Errorf("took %v, requests %+v", took, tr.Requests())
+				}
+				lines := h.log.errors()
+				if len(lines) != 1 || lines[0].Message != msgLost || lines[0].Keys["status"] != code ||
+					lines[0].Keys["body"] != "because I say so" || lines[0].Keys["outcome"] != "rejected" || lines[0].Keys["name"] != "a" {
+					t.Errorf("error lines %v", lines)
+				}
+				h.shutdownNow()
+			})
+		})
+	}
+}
+
+func TestRedirectsThatKeepThePostAreFollowed(t *testing.T) {
+	for _, code := range []int{307, 308} {
+		bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+			tr.BehaveNext(eventstest.Respond(code, http.Header{"Location": {"http://elsewhere/"}}, ""))
+			h := newHarness(t, tr.URL(), on(tr))
+			h.say("a", "hello")
+			h.settled()
+			h.wantOutcomes(map[string]int{"delivered": 1})
+			if got := messages(tr.Events()); !slices.Equal(got, []string{"hello"}) {
+				t.Errorf("arrived: %v", got)
+			}
+		})
+	}
+}
+
+func TestEndlessRedirectsAreRejected(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Respond(307, http.Header{"Location": {"http://elsewhere/"}}, ""))
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "hello")
+		h.settled()
+		h.wantOutcomes(map[string]int{"rejected": 1})
+		h.shutdownNow()
+	})
+}
+
+func TestExhaustedIsLoggedWithStatusAttemptsAndBody(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Respond(500, nil, "out of order "+strings.Repeat("x", 5000)))
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "hello")
+		h.settled()
+		lines := h.log.errors()
+		if len(lines) != 1 || lines[0].Keys["outcome"] != "exhausted" || lines[0].Keys["status"] != 500 || lines[0].Keys["attempts"] != 5 {
+			t.Fatalf("error lines %v", lines)
+		}
+		if body := lines[0].Keys["body"].(string); !strings.HasPrefix(body, "out of order xxx") || len(body) > 256 {
+			t.Errorf("body of %d bytes: %q", len(body), body)
+		}
+		h.shutdownNow()
+	})
+}
+
+func TestADuplicateIsQuiet(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		for range 22 {
+			h.say("a", "the same")
+			h.settled() // or they would be folded together
+		}
+		h.wantOutcomes(map[string]int{"delivered": 1, "duplicate": 21})
+		if lines := h.log.matching(func(l logLine) bool { return l.Level <= 0 }); len(lines) != 0 {
+			t.Errorf("logged: %v", lines)
+		}
+		if n := len(h.log.with(msgDuplicate)); n != 21 {
+			t.Errorf("%d duplicates logged at verbosity 1, want 21", n)
+		}
+	})
+}
+
+func TestAnHourOfOutageLosesNothingAndKeepsTheOrder(t *testing.T) {
+	for name, fail := range map[string]func(*eventstest.Transport){
+		"refuses": func(tr *eventstest.Transport) { tr.Down() },
+		"hangs":   func(tr *eventstest.Transport) { tr.Behave(eventstest.Hang()) },
+		"502":     func(tr *eventstest.Transport) { tr.Behave(eventstest.Status(502)) },
+		"503":     func(tr *eventstest.Transport) { tr.Behave(eventstest.Status(503)) },
+		"504":     func(tr *eventstest.Transport) { tr.Behave(eventstest.Status(504)) },
+		"resets":  func(tr *eventstest.Transport) { tr.Behave(eventstest.Reset()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				h := newHarness(t, tr.URL(), on(tr))
+				h.log.quiet = true
+				fail(tr)
+				// 4,000 events, the last of them 20 s before the hour is over.
+				for i := range 4000 {
+					h.say(fmt.Sprint("object", i%1000), fmt.Sprint("event ", i))
+					time.Sleep((time.Hour - 20*time.Second) / 4000)
+				}
+				time.Sleep(15 * time.Second)
+				h.wantOutcomes(map[string]int{"pending": 4000})
+				if up := h.value("event_recorder_endpoint_up"); up != 0 {
+					t.Error("endpoint_up is 1")
+				}
+				if err := tr.Up(); err != nil {
+					t.Fatal(err)
+				}
+				tr.Behave(nil)
+				back := time.Now()
+				h.settled()
+				if took := time.Since(back); took > 15*time.Second {
+					t.Errorf("took %v after the endpoint was back", took)
+				} else {
+					t.Logf("all delivered %v after the endpoint was back", took)
+				}
+				h.wantOutcomes(map[string]int{"delivered": 4000})
+				if n := wantOrder(t, tr.Events()); n != 4000 {
+					t.Errorf("%d events arrived", n)
+				}
+				if up := h.value("event_recorder_endpoint_up"); up != 1 {
+					t.Error("endpoint_up is 0")
+				}
+				if out, over, lines := h.log.with(msgOutage), h.log.with(msgOutageOver), h.log.matching(func(logLine) bool { return true }); len(out) != 1 || len(over) != 1 || len(lines) != 2 {
+					t.Errorf("log: %v", lines)
+				} else if over[0].Keys["kept"].(int) < 3990 {
+					t.Errorf("log: %v", over)
+				}
+			}, eventstest.WithWindow(0))
+		})
+	}
+}
+
+func TestDeliveryResumesWithoutNewEvents(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		tr.Down()
+		h.say("a", "waits")
+		time.Sleep(30 * time.Minute)
+		_ = tr.Up()
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 1})
+	})
+}
+
+func TestTheFirstPostOfAnObjectThatFailsIsNotOvertaken(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.BehaveNext(eventstest.Status(503), eventstest.Status(503))
+		h := newHarness(t, tr.URL(), on(tr))
+		for i := range 10 {
+			h.say("a", fmt.Sprint("event ", i))
+		}
+		h.settled()
+		if n := wantOrder(t, tr.Events()); n != 10 {
+			t.Errorf("%d events arrived", n)
+		}
+	})
+}
+
+func TestObjectsDoNotWaitForEachOther(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.BehaveNext(eventstest.Hang())
+		h := newHarness(t, tr.URL(), on(tr))
+		start := time.Now()
+		h.say("slow", "slow 1")
+		synctest.Wait()
+		h.say("fast", "fast 1")
+		if _, err := tr.Wait(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("the other object waited %v", took)
+		}
+		h.settled()
+	})
+}
+
+// An endpoint that goes up and down, with every phase longer than the longest
+// wait between attempts, loses nothing.
+func TestAFlappingEndpointLosesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		n := 0
+		for i := range 60 {
+			if i%2 == 0 {
+				tr.Down()
+			} else {
+				_ = tr.Up()
+			}
+			for range 50 {
+				h.say(fmt.Sprint("object", n%30), fmt.Sprint("event ", n))
+				n++
+				time.Sleep(200 * time.Millisecond)
+			}
+		}
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": n})
+		if got := wantOrder(t, tr.Events()); got != n {
+			t.Errorf("%d events arrived, want %d", got, n)
+		}
+	}, eventstest.WithWindow(0))
+}
+
+func TestAPoisonEventIsGivenUpWhileOthersPass(t *testing.T) {
+	for name, fail := range map[string]eventstest.Behavior{
+		"times out": eventstest.Hang(), "resets": eventstest.Reset(), "502": eventstest.Status(502),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				h := newHarness(t, tr.URL(), on(tr))
+				tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+					body, _ := io.ReadAll(r.Body)
+					r.Body = io.NopCloser(strings.NewReader(string(body)))
+					if strings.Contains(string(body), "poison") {
+						fail(w, r, normal)
+						return
+					}
+					normal.ServeHTTP(w, r)
+				})
+				h.say("sick", "poison 0")
+				h.say("sick", "after it 1")
+				for i := range 60 {
+					h.say(fmt.Sprint("healthy", i%7), fmt.Sprint("event ", i))
+					time.Sleep(time.Second)
+				}
+				h.settled()
+				h.wantOutcomes(map[string]int{"delivered": 61, "exhausted": 1})
+				if len(h.log.with(msgOutage)) != 0 {
+					t.Errorf("an outage was reported though other events passed: %v", h.log.errors())
+				}
+				if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["attempts"] != 5 {
+					t.Errorf("log: %v", lines)
+				}
+				h.shutdownNow()
+			})
+		})
+	}
+}
+
+// Neither the start nor the end of an outage may pass for the fault of an
+// event: what was answered just before or just after proves nothing.
+func TestTheEdgesOfAnOutageAreNoFaultOfAnEvent(t *testing.T) {
+	// The attempts of the first delivery end at about 5, 11, 18, 26 and 39 s.
+	for seconds := range 50 {
+		bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+			h := newHarness(t, tr.URL(), on(tr))
+			// One event is taken up before the outage and answered in it.
+			tr.BehaveNext(eventstest.Delay(4 * time.Second))
+			h.say("slow", "event 0")
+			synctest.Wait()
+			tr.Behave(eventstest.Hang())
+			for i := range 7 {
+				h.say(fmt.Sprint("object", i), "event 0")
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(time.Duration(seconds) * time.Second)
+			tr.Behave(nil)
+			// The eighth worker is free for these, while others still hang.
+			for i := range 50 {
+				h.say("other", fmt.Sprint("event ", i))
+				time.Sleep(100 * time.Millisecond)
+			}
+			h.settled()
+			h.wantOutcomes(map[string]int{"delivered": 58})
+		})
+	}
+}
+
+func TestWithoutRetriesAnOutageIsNoBusyLoop(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr), events.WithRetryMax(0), events.WithConcurrency(1))
+		tr.Down()
+		h.say("a", "kept")
+		time.Sleep(time.Minute)
+		if n := h.value("event_recorder_attempts_total"); n < 60 || n > 121 {
+			t.Errorf("%v attempts in a minute, want one every half to whole second", n)
+		}
+		_ = tr.Up()
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 1})
+	})
+}
+
+func TestWithoutRetriesAPoisonEventIsStillGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr), events.WithRetryMax(0))
+		tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			if strings.Contains(string(body), "poison") {
+				eventstest.Hang()(w, r, normal)
+				return
+			}
+			normal.ServeHTTP(w, r)
+		})
+		h.say("sick", "poison")
+		for i := range 30 {
+			h.say("healthy", fmt.Sprint("event ", i))
+			time.Sleep(time.Second)
+		}
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 30, "exhausted": 1})
+		h.shutdownNow()
+	})
+}
+
+func TestARepeatedEventCostsOneEntryDuringAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		tr.Down()
+		h.say("b", "first")
+		synctest.Wait()
+		const repeats = 300 // every 2 s for 10 minutes
+		var bytes float64
+		var last time.Time
+		for i := range repeats {
+			object := pod("b")
+			object.ResourceVersion = fmt.Sprint(1000 + i)
+			last = time.Now()
+			h.Event(object, corev1.EventTypeNormal, "DependencyNotReady", "Dependencies do not meet ready condition, retrying in 2s")
+			if i == 0 {
+				bytes = h.value("event_recorder_pending_bytes")
+			}
+			time.Sleep(2 * time.Second)
+		}
+		h.wantOutcomes(map[string]int{"pending": 2, "coalesced": repeats - 1})
+		if now := h.value("event_recorder_pending_bytes"); now != bytes {
+			t.Errorf("%v bytes, %v after the first", now, bytes)
+		}
+		_ = tr.Up()
+		h.settled()
+		taken := tr.Events()
+		if len(taken) != 2 || !taken[1].Timestamp.Time.Equal(last.Truncate(time.Second)) || taken[1].InvolvedObject.ResourceVersion != "1299" {
+			t.Errorf("arrived: %+v, want the second with the time of the last", taken)
+		}
+	})
+}
+
+func TestAnEventTooOldToBeOfUseIsDroppedWhenItsTurnComes(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		tr.Down()
+		h.say("a", "old 0")
+		h.say("a", "old 1")
+		time.Sleep(40 * time.Minute)
+		h.say("a", "young 2")
+		h.say("b", "young 0")
+		time.Sleep(21 * time.Minute)
+		h.wantOutcomes(map[string]int{"expired": 2, "pending": 2})
+		if age := h.value("event_recorder_oldest_pending_age_seconds"); age != (21 * time.Minute).Seconds() {
+			t.Errorf("oldest pending event is %v s old", age)
+		}
+		_ = tr.Up()
+		h.settled()
+		h.wantOutcomes(map[string]int{"expired": 2, "delivered": 2})
+		if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["outcome"] != "expired" || lines[0].Keys["name"] != "a" {
+			t.Errorf("log: %v", lines)
+		}
+		h.shutdownNow()
+	})
+}
+
+func TestAnOutageThatOutlivesEveryEventIsNotReportedForEver(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr), events.WithMaxAge(time.Minute))
+		tr.Down()
+		h.say("a", "lost")
+		time.Sleep(30 * time.Second)
+		if h.value("event_recorder_endpoint_up") != 0 {
+			t.Error("endpoint_up is 1 in the outage")
+		}
+		h.settled()
+		synctest.Wait()
+		if h.value("event_recorder_endpoint_up") != 1 {
+			t.Error("endpoint_up is 0 though nobody asks the endpoint any more")
+		}
+		if len(h.log.with(msgOutage)) != 1 || len(h.log.with(msgOutageIdle)) != 1 {
+			t.Errorf("log: %v", h.log.lines)
+		}
+		h.shutdownNow()
+	})
+}
+
+func TestOverflowLosesTheOldestAndSaysSo(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr), events.WithQueueBytes(64<<10))
+		h.log.quiet = true
+		tr.Down()
+		const n = 1000
+		for i := range n {
+			h.say(fmt.Sprint("object", i%10), fmt.Sprint("event ", i))
+			if held := h.value("event_recorder_pending_bytes"); held > 64<<10 {
+				t.Fatalf("%v bytes pending", held)
+			}
+		}
+		got := h.outcomes()
+		if got["overflow"] == 0 || got["overflow"]+got["pending"] != n {
+			t.Fatalf("outcomes %v", got)
+		}
+		if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["outcome"] != "overflow" || lines[0].Keys["events"] != 1 {
+			t.Errorf("log: %v", lines)
+		}
+		_ = tr.Up()
+		h.settled()
+		wantOrder(t, tr.Events())
+		for i := n - 10; i < n; i++ {
+			if want := fmt.Sprint("event ", i); !slices.Contains(messages(tr.Events()), want) {
+				t.Errorf("%q, one of the newest, was lost", want)
+			}
+		}
+		h.shutdownNow()
+	})
+}
+
+func TestANoisyObjectDoesNotPushOutTheOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr), events.WithQueueBytes(64<<10))
+		h.log.quiet = true
+		tr.Down()
+		for i := range 20 {
+			h.say(fmt.Sprint("quiet", i), "event 0")
+		}
+		for i := range 5000 {
+			h.say("noisy", fmt.Sprint("event ", i))
+		}
+		_ = tr.Up()
+		h.settled()
+		for i := range 20 {
+			if !slices.ContainsFunc(tr.Events(), func(e events.Event) bool { return e.InvolvedObject.Name == fmt.Sprint("quiet", i) }) {
+				t.Errorf("the event about quiet%d was lost", i)
+			}
+		}
+		h.shutdownNow()
+	})
+}
+
+func TestLossesAreLoggedAtOnceAndThenOnceAMinute(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Status(400))
+		h := newHarness(t, tr.URL(), on(tr))
+		start := time.Now()
+		for i := range 1500 { // for 150 s
+			h.say("a", fmt.Sprint("event ", i))
+			time.Sleep(100 * time.Millisecond)
+		}
+		h.settled()
+		time.Sleep(2 * time.Minute)
+		var at []time.Duration
+		sum := 0
+		for _, line := range h.log.errors() {
+			at = append(at, line.Time.Sub(start))
+			sum += line.Keys["events"].(int)
+		}
+		if want := []time.Duration{0, time.Minute, 2 * time.Minute, 3 * time.Minute}; !slices.Equal(at, want) {
+			t.Errorf("lines at %v, want %v", at, want)
+		}
+		if sum != 1500 {
+			t.Errorf("the lines speak of %d events, lost were 1500", sum)
+		}
+		h.shutdownNow()
+	})
+}
+
+func TestEachOutcomeHasItsOwnLossLines(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.BehaveNext(eventstest.Status(400), eventstest.Status(400), eventstest.Status(500))
+		h := newHarness(t, tr.URL(), on(tr), events.WithRetryMax(0))
+		for i := range 3 {
+			h.say("a", fmt.Sprint(i))
+		}
+		h.settled()
+		h.Event(nil, "Normal", "R", "m")
+		if n := len(h.log.with(msgLost)); n != 3 { // rejected, exhausted, invalid
+			t.Errorf("%d lines, want 3: %v", n, h.log.errors())
+		}
+		h.shutdownNow() // says the rest at once
+		if lines := h.log.with(msgMoreLost); len(lines) != 1 || lines[0].Keys["events"] != 1 || lines[0].Keys["outcome"] != "rejected" {
+			t.Errorf("log: %v", lines)
+		}
+	})
+}
+
+func TestRecordingNeverWaitsForTheEndpoint(t *testing.T) {
+	for name, fail := range map[string]eventstest.Behavior{
+		"hangs": eventstest.Hang(), "429": eventstest.Respond(429, http.Header{"Retry-After": {"300"}}, ""),
+		"503": eventstest.Respond(503, http.Header{"Retry-After": {"300"}}, ""), "resets": eventstest.Reset(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				tr.Behave(fail)
+				h := newHarness(t, tr.URL(), on(tr))
+				start := time.Now()
+				for i := range 1000 {
+					h.say(fmt.Sprint("object", i%100), fmt.Sprint("event ", i))
+				}
+				// Virtual time stands while anything runs: had a call waited
+				// for anything, it would have moved.
+				if took := time.Since(start); took != 0 {
+					t.Errorf("1000 calls took %v", took)
+				}
+				if n := len(h.kube.events()); n != 1000 {
+					t.Errorf("%d Kubernetes events", n)
+				}
+				h.shutdownNow()
+			})
+		})
+	}
+}
+
+func TestNoMorePostsAtATimeThanAllowed(t *testing.T) {
+	for _, limit := range []int{1, 3, 8} {
+		bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+			var now, most atomic.Int64
+			tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+				n := now.Add(1)
+				defer now.Add(-1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				eventstest.Delay(time.Second)(w, r, normal)
+			})
+			h := newHarness(t, tr.URL(), on(tr), events.WithConcurrency(limit))
+			for i := range 50 {
+				h.say(fmt.Sprint("object", i), "event 0")
+			}
+			h.settled()
+			if int(most.Load()) != limit {
+				t.Errorf("%d posts at a time, want %d", most.Load(), limit)
+			}
+		})
+	}
+}
+
+func TestATimeoutOfTheClientCountsUnlessTheOptionIsGiven(t *testing.T) {
+	for _, test := range []struct {
+		client time.Duration
+		opts   []events.Option
+		want   time.Duration
+	}{
+		{0, nil, 5 * time.Second},
+		{20 * time.Second, nil, 20 * time.Second},
+		{20 * time.Second, []events.Option{events.WithTimeout(time.Second)}, time.Second},
+	} {
+		bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+			tr.BehaveNext(eventstest.Hang())
+			client := tr.Client()
+			client.Timeout = test.client
+			h := newHarness(t, tr.URL(), append(test.opts, events.WithHTTPClient(client))...)
+			start := time.Now()
+			h.say("a", "m")
+			h.settled()
+			at := attempts(tr, start)
+			if wait := at[1] - test.want; wait < time.Second/2 || wait > time.Second {
+				t.Errorf("second attempt after %v, want a timeout of %v before the wait", at[1], test.want)
+			}
+		})
+	}
+}
+
+func TestAttemptsAreCountedByStatusAndTimed(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.BehaveNext(eventstest.Reset(), eventstest.Status(503), eventstest.Delay(time.Second))
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "m")
+		h.settled()
+		for _, code := range []string{"error", "503", "202"} {
+			if n := h.value("event_recorder_attempts_total", "code", code); n != 1 {
+				t.Errorf("attempts with %s: %v", code, n)
+			}
+		}
+		if n := h.value("event_recorder_attempt_duration_seconds"); n != 3 {
+			t.Errorf("%v attempts timed", n)
+		}
+	})
+}
+
+// The connections of a client that somebody else uses too are none of ours.
+func TestAFailureDoesNotCloseTheClientsIdleConnections(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) }))
+	defer server.Close()
+	transport := &countingCloser{RoundTripper: http.DefaultTransport}
+	h := newHarness(t, server.URL, events.WithHTTPClient(&http.Client{Transport: transport}), events.WithRetryMax(1), events.WithRetryWait(1, 1))
+	h.say("a", "m")
+	h.settled()
+	if err := h.Shutdown(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if transport.closed.Load() != 0 {
+		t.Error("idle connections of the given transport were closed")
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
+type countingCloser struct {
+	http.RoundTripper
+	closed atomic.Int64
+}
+
+func (c *countingCloser) CloseIdleConnections() { c.closed.Add(1) }
