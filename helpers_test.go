@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const controller = "test-controller"
+const controllerName = "test-controller"
 
 // harness is a recorder with everything around it that a test looks at.
 type harness struct {
@@ -45,7 +45,7 @@ func newHarness(t *testing.T, url string, opts ...events.Option) *harness {
 	t.Helper()
 	h := &harness{t: t, registry: prometheus.NewRegistry(), log: &logLines{}, kube: &kubeRecorder{}}
 	opts = append([]events.Option{events.WithMetricsRegisterer(h.registry)}, opts...)
-	r, err := events.NewRecorderForScheme(scheme.Scheme, h.kube, logr.New(h.log), url, controller, opts...)
+	r, err := events.NewRecorderForScheme(scheme.Scheme, h.kube, logr.New(h.log), url, controllerName, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func (h *harness) shutdownNow() {
 // value reads one metric. The labels are pairs; controller is implied.
 func (h *harness) value(name string, labels ...string) float64 {
 	h.t.Helper()
-	return metricValue(h.t, h.registry, name, append(labels, "controller", controller)...)
+	return metricValue(h.t, h.registry, name, append(labels, "controller", controllerName)...)
 }
 
 func metricValue(t *testing.T, g prometheus.Gatherer, name string, labels ...string) float64 {

@@ -1,0 +1,342 @@
+package events_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	events "github.com/eventrecorder/events"
+	"github.com/eventrecorder/events/eventstest"
+)
+
+func TestShutdownDeliversWhatIsPending(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Delay(100 * time.Millisecond))
+		h := newHarness(t, tr.URL(), on(tr))
+		for i := range 200 {
+			h.say(fmt.Sprint("object", i%20), fmt.Sprint("event ", i))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := h.Shutdown(ctx); err != nil {
+			t.Fatal(err)
+		}
+		h.wantOutcomes(map[string]int{"delivered": 200})
+		if n := wantOrder(t, tr.Events()); n != 200 {
+			t.Errorf("%d events arrived", n)
+		}
+	})
+}
+
+// Whatever the recorder is doing, Shutdown returns at its deadline, counts what
+// is left, says how many, and leaves no goroutine: the bubble would not end.
+func TestShutdownInEveryState(t *testing.T) {
+	hang := eventstest.Hang()
+	for _, test := range []struct {
+		name    string
+		events  int
+		behave  eventstest.Behavior
+		before  time.Duration // from recording to Shutdown
+		want    map[string]int
+		took    time.Duration
+		outcome error
+	}{
+		{"before the first event", 0, nil, 0, map[string]int{}, 0, nil},
+		{"after the last event", 3, nil, time.Second, map[string]int{"delivered": 3}, 0, nil},
+		{"before the first post", 3, nil, 0, map[string]int{"delivered": 3}, 0, nil},
+		{"during a post that ends in time", 3, eventstest.Delay(2 * time.Second), time.Second, map[string]int{"delivered": 3}, time.Second, nil},
+		{"during a post that hangs", 3, hang, time.Second, map[string]int{"shutdown": 3}, 3 * time.Second, context.DeadlineExceeded},
+		{"in a wait between attempts", 3, eventstest.Status(503), 8 * time.Second, map[string]int{"shutdown": 3}, 3 * time.Second, context.DeadlineExceeded},
+		{"in a wait that Retry-After asked for", 3, eventstest.Respond(503, http.Header{"Retry-After": {"30"}}, ""), time.Second, map[string]int{"shutdown": 3}, 3 * time.Second, context.DeadlineExceeded},
+		{"in the wait between two deliveries", 1, eventstest.Status(503), 15*time.Second + 300*time.Millisecond, map[string]int{"shutdown": 1}, 3 * time.Second, context.DeadlineExceeded},
+		{"with more objects than workers", 20, hang, time.Second, map[string]int{"shutdown": 20}, 3 * time.Second, context.DeadlineExceeded},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				tr.Behave(test.behave)
+				h := newHarness(t, tr.URL(), on(tr))
+				for i := range test.events {
+					h.say(fmt.Sprint("object", i), "event 0")
+				}
+				time.Sleep(test.before)
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				defer cancel()
+				err := h.Shutdown(ctx)
+				if !errors.Is(err, test.outcome) || (err == nil) != (test.outcome == nil) {
+					t.Errorf("error %v, want %v", err, test.outcome)
+				}
+				if n := test.want["shutdown"]; err != nil && !strings.Contains(err.Error(), fmt.Sprint(n, " events")) {
+					t.Errorf("error %q does not say that %d events are lost", err, n)
+				}
+				if took := time.Since(start); took != test.took {
+					t.Errorf("took %v, want %v", took, test.took)
+				}
+				h.wantOutcomes(test.want)
+				if lines := h.log.with(msgLost); (len(lines) == 1) != (test.want["shutdown"] > 0) || len(lines) == 1 && lines[0].Keys["events"] != test.want["shutdown"] {
+					t.Errorf("log: %v", lines)
+				}
+				if again := h.Shutdown(t.Context()); !errors.Is(again, err) && again != nil {
+					t.Errorf("second call: %v, first: %v", again, err)
+				}
+			})
+		})
+	}
+}
+
+func TestEveryCallerOfShutdownWaitsForTheSameEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Hang())
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "hangs")
+		synctest.Wait()
+		start := time.Now()
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var errs []error
+		for i := range 5 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(2+i)*time.Second)
+				defer cancel()
+				err := h.Shutdown(ctx)
+				if took := time.Since(start); took != 2*time.Second {
+					t.Errorf("caller %d waited %v, want until the first deadline at 2s", i, took)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			})
+		}
+		wg.Wait()
+		for _, err := range errs {
+			if err == nil || err != errs[0] {
+				t.Errorf("errors differ: %v", errs)
+			}
+		}
+		h.wantOutcomes(map[string]int{"shutdown": 1})
+	})
+}
+
+func TestEventsAfterShutdownReachKubernetesAndAreCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "before")
+		if err := h.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			h.say("a", fmt.Sprint("after ", i))
+		}
+		h.wantOutcomes(map[string]int{"delivered": 1, "shutdown": 5})
+		if n := len(h.kube.events()); n != 6 {
+			t.Errorf("%d Kubernetes events, want 6", n)
+		}
+		if n := len(tr.Requests()); n != 1 {
+			t.Errorf("%d posts, want 1", n)
+		}
+		if len(h.log.with(msgLost)) != 1 {
+			t.Errorf("log: %v", h.log.errors())
+		}
+		if err := h.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A transport that ignores its context cannot be stopped. It must not keep
+// Shutdown from returning, nor count an event twice when it returns at last.
+func TestShutdownDoesNotWaitForATransportThatIgnoresItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		stubborn := roundTripper(func(r *http.Request) (*http.Response, error) {
+			<-release
+			return &http.Response{StatusCode: 202, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		h := newHarness(t, "http://endpoint/", events.WithHTTPClient(&http.Client{Transport: stubborn}))
+		h.say("a", "m")
+		synctest.Wait()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		if err := h.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("took %v, want the deadline of 2s and a second of grace", took)
+		}
+		h.wantOutcomes(map[string]int{"shutdown": 1})
+		close(release)
+		synctest.Wait()
+		h.wantOutcomes(map[string]int{"shutdown": 1})
+	})
+}
+
+func TestAPostThatIsAnsweredAtTheDeadlineIsDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late := roundTripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done() // the answer is there at the moment of the cancellation
+			return &http.Response{StatusCode: 202, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		h := newHarness(t, "http://endpoint/", events.WithHTTPClient(&http.Client{Transport: late}), events.WithTimeout(time.Hour))
+		h.say("a", "m")
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := h.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		h.wantOutcomes(map[string]int{"delivered": 1})
+	})
+}
+
+func TestFlushWaitsForEarlierEventsOnly(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Delay(time.Second))
+		h := newHarness(t, tr.URL(), on(tr))
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() { // constant load: the queue is never empty
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(100 * time.Millisecond):
+					for o := range 5 {
+						h.say(fmt.Sprint("object", o), fmt.Sprint("event ", i))
+					}
+				}
+			}
+		})
+		time.Sleep(5050 * time.Millisecond) // 50 events about each object
+		start := time.Now()
+		h.settled()
+		// Of each object 45 or so are left, one a second.
+		if took := time.Since(start); took < 40*time.Second || took > 47*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if pending := h.value("event_recorder_pending_events"); pending < 1000 {
+			t.Errorf("only %v events pending: no constant load", pending)
+		}
+		close(stop)
+		wg.Wait()
+		h.shutdownNow()
+	})
+}
+
+func TestFlushGivesUpWithItsContextAndChangesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Down()
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "kept 0")
+		h.say("a", "kept 1")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		err := h.Flush(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 events pending") {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(start); took != time.Minute {
+			t.Errorf("took %v", took)
+		}
+		_ = tr.Up()
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 2})
+	})
+}
+
+func TestFlushEndsWhenAShutdownSettlesTheRest(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Hang())
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "m")
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := h.Flush(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		h.shutdownNow()
+		wg.Wait()
+	})
+}
+
+func TestAnUnusedRecorderHasNoGoroutine(t *testing.T) {
+	// A bubble ends only when no goroutine is left in it.
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		for range 100 {
+			newHarness(t, tr.URL(), on(tr))
+		}
+	})
+}
+
+func TestARecorderThatIsNeverShutDownLeavesNoGoroutine(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		for i := range 100 {
+			h := newHarness(t, tr.URL(), on(tr))
+			h.say(fmt.Sprint("object", i), "only one")
+		}
+		if _, err := tr.Wait(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestRecordingDuringShutdownIsCountedAndNeverPanics(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		h.log.quiet = true
+		var wg sync.WaitGroup
+		const each = 200
+		for g := range 8 {
+			wg.Go(func() {
+				for i := range each {
+					h.say(fmt.Sprint("object", g), fmt.Sprint("event ", i))
+					if i == each/2 && g == 0 {
+						go func() { _ = h.Shutdown(context.Background()) }()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if err := h.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := h.outcomes()
+		if got["delivered"]+got["shutdown"] != 8*each {
+			t.Errorf("outcomes %v", got)
+		}
+		if n := wantOrder(t, tr.Events()); n != got["delivered"] {
+			t.Errorf("%d arrived, %d counted", n, got["delivered"])
+		}
+		if n := len(h.kube.events()); n != 8*each {
+			t.Errorf("%d Kubernetes events, want all", n)
+		}
+	})
+}
+
+func TestNilContextsAreTakenForBackground(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "m")
+		var none context.Context
+		if err := errors.Join(h.Flush(none), h.Shutdown(none)); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(messages(tr.Events()), []string{"m"}) {
+			t.Error("not delivered")
+		}
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
