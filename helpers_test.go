@@ -22,11 +22,16 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
 
-	events "github.com/eventrecorder/events"
 	"go.uber.org/goleak"
+	"k8s.io/klog/v2"
+
+	events "github.com/eventrecorder/events"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	klog.SetLogger(logr.Discard()) // client-go's own complaints
+	goleak.VerifyTestMain(m)
+}
 
 const controllerName = "test-controller"
 
