@@ -138,12 +138,41 @@ func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(req)
 }
 
-// onlyRoundTrip hides a transport's CloseIdleConnections: retryablehttp calls
-// it after every failure, which would take the connections from everybody else
-// who uses the transport.
-type onlyRoundTrip struct{ http.RoundTripper }
+// attempt is the transport of one attempt. It limits the attempt as a whole,
+// redirects and body included. http.Client.Timeout would do the same, but costs
+// two more goroutines for each attempt on a transport that is not net/http's.
+//
+// It has no CloseIdleConnections on purpose: retryablehttp calls that after
+// every failure, which would take the connections from everybody else who uses
+// the transport.
+type attempt struct {
+	next     http.RoundTripper
+	deadline time.Time
+}
 
-// newClient returns the client for single attempts.
+func (a *attempt) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithDeadline(req.Context(), a.deadline)
+	resp, err := a.next.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	resp.Body = &attemptBody{resp.Body, cancel}
+	return resp, nil
+}
+
+// attemptBody ends the attempt when it is closed.
+type attemptBody struct {
+	io.ReadCloser
+	end context.CancelFunc
+}
+
+func (b *attemptBody) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}
+
+// newClient returns the client for single attempts, but for their limit.
 func newClient(o *options) *http.Client {
 	var client http.Client
 	if o.client != nil {
@@ -152,8 +181,7 @@ func newClient(o *options) *http.Client {
 	if client.Transport == nil {
 		client.Transport = sharedTransport()
 	}
-	client.Transport = onlyRoundTrip{client.Transport}
-	client.Timeout = o.timeout
+	client.Timeout = 0 // see attempt
 	next := client.CheckRedirect
 	client.CheckRedirect = func(req *http.Request, via []*http.Request) error {
 		switch {
@@ -257,8 +285,11 @@ func (d *delivery) post(it *item) (r result) {
 	req.Header.Set("Content-Type", "application/json")
 
 	var began time.Duration // of the attempt
+	transport := &attempt{next: d.client.Transport}
+	single := *d.client
+	single.Transport = transport
 	client := &retryablehttp.Client{
-		HTTPClient:   d.client,
+		HTTPClient:   &single,
 		RetryMax:     d.retryMax,
 		RetryWaitMin: d.retryWaitMin,
 		RetryWaitMax: d.retryWaitMax,
@@ -266,6 +297,7 @@ func (d *delivery) post(it *item) (r result) {
 		ErrorHandler: retryablehttp.PassthroughErrorHandler,
 		RequestLogHook: func(_ retryablehttp.Logger, _ *http.Request, retries int) {
 			began = d.now()
+			transport.deadline = time.Now().Add(d.timeout)
 			if retries == d.retryMax {
 				// Whoever was answered had begun after this event had first
 				// failed, and this one begins after that: so it can't be
