@@ -1,0 +1,110 @@
+package events_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	events "github.com/eventrecorder/events"
+	"github.com/eventrecorder/events/eventstest"
+)
+
+// readme:quickstart:begin
+func setUp(mgr ctrl.Manager, endpoint string) error {
+	recorder, err := events.NewRecorder(mgr, ctrl.Log, endpoint, "my-controller")
+	if err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&corev1.ConfigMap{}).
+		Complete(&reconciler{Client: mgr.GetClient(), EventRecorder: recorder})
+}
+
+type reconciler struct {
+	client.Client
+	record.EventRecorder
+}
+
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var obj corev1.ConfigMap
+	if err := r.Get(ctx, req.NamespacedName, &obj); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	r.AnnotatedEventf(&obj, map[string]string{"example.com/revision": obj.ResourceVersion},
+		corev1.EventTypeNormal, "ReconciliationSucceeded", "Applied revision %s", obj.ResourceVersion)
+	return ctrl.Result{}, nil
+}
+
+// readme:quickstart:end
+
+// A controller makes one recorder from its manager, which drains it when it
+// stops.
+func ExampleNewRecorder() {
+	_ = setUp // see above: a manager needs an API server, which an example has not
+}
+
+func ExampleNewRecorderForScheme() {
+	endpoint := eventstest.NewEndpoint()
+	defer endpoint.Close()
+
+	recorder, err := events.NewRecorderForScheme(scheme.Scheme, record.NewFakeRecorder(10), logr.Discard(),
+		endpoint.URL(), "my-controller")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "podinfo", Namespace: "apps"}}
+	recorder.Event(pod, corev1.EventTypeNormal, "Progressing", "Health check passed")
+	recorder.Event(pod, corev1.EventTypeWarning, "Failed", "Image not found")
+
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := recorder.Shutdown(ctx); err != nil {
+		fmt.Println(err)
+	}
+	for _, e := range endpoint.Events() {
+		fmt.Println(e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Severity, e.Reason, e.Message)
+	}
+	// Output:
+	// Pod podinfo info Progressing Health check passed
+	// Pod podinfo error Failed Image not found
+}
+
+func ExampleEventRecorder_EventsV1() {
+	endpoint := eventstest.NewEndpoint()
+	defer endpoint.Close()
+	recorder, err := events.NewRecorderForScheme(scheme.Scheme, record.NewFakeRecorder(10), logr.Discard(),
+		endpoint.URL(), "my-controller", events.WithMetricsRegisterer(prometheus.NewRegistry()))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "podinfo", Namespace: "apps"}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
+	recorder.EventsV1().Eventf(pod, node, corev1.EventTypeNormal, "Scheduled", "Bind", "Assigned to %s", node.Name)
+	_ = recorder.Shutdown(context.Background())
+
+	e := endpoint.Events()[0]
+	fmt.Println(e.Message, "|", e.Action, "|", e.RelatedObject.Kind, e.RelatedObject.Name)
+	// Output: Assigned to node-1 | Bind | Node node-1
+}
+
+// A negative number of retries and an address without a scheme: both are
+// reported, and nothing is built.
+func ExampleOption() {
+	_, err := events.NewRecorderForScheme(scheme.Scheme, nil, logr.Discard(), "localhost:9090", "my-controller",
+		events.WithRetryMax(-1))
+	fmt.Println(err)
+	// Output:
+	// events: WithRetryMax(-1): must not be negative
+	// events: notification endpoint "localhost:9090": must be an absolute http or https URL: its scheme must be http or https
+}
