@@ -18,7 +18,9 @@ import (
 	"github.com/eventrecorder/events/eventstest"
 )
 
-// readme:quickstart:begin
+// The code of the README stands in this file, word for word: see
+// TestTheCodeOfTheReadmeCompiles.
+
 func setUp(mgr ctrl.Manager, endpoint string) error {
 	recorder, err := events.NewRecorder(mgr, ctrl.Log, endpoint, "my-controller")
 	if err != nil {
@@ -43,8 +45,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		corev1.EventTypeNormal, "ReconciliationSucceeded", "Applied revision %s", obj.ResourceVersion)
 	return ctrl.Result{}, nil
 }
-
-// readme:quickstart:end
 
 // A controller makes one recorder from its manager, which drains it when it
 // stops.
@@ -107,4 +107,30 @@ func ExampleOption() {
 	// Output:
 	// events: WithRetryMax(-1): must not be negative
 	// events: notification endpoint "localhost:9090": must be an absolute http or https URL: its scheme must be http or https
+}
+
+func testingYourController(ctx context.Context, obj *corev1.Pod) (err error) {
+	ep := eventstest.NewEndpoint() // answers as notification-controller does
+	defer ep.Close()
+	recorder, err := events.NewRecorderForScheme(scheme.Scheme, record.NewFakeRecorder(10),
+		logr.Discard(), ep.URL(), "my-controller")
+	if err != nil {
+		return err
+	}
+	recorder.Event(obj, corev1.EventTypeNormal, "Ready", "all is well")
+	taken, err := ep.Wait(ctx, 1) // no sleeping
+	if err == nil && taken[0].Message != "all is well" {
+		err = fmt.Errorf("arrived: %+v", taken)
+	}
+	return err
+}
+
+func movingToEventsV1(mgr ctrl.Manager, log logr.Logger, endpoint string, obj, related *corev1.Pod, revision string) error {
+	// 1. Write Kubernetes events through events.k8s.io; the calls stay as they are.
+	recorder, err := events.NewRecorder(mgr, log, endpoint, "my-controller",
+		events.WithEventsV1Recorder(mgr.GetEventRecorder("my-controller")))
+
+	// 2. Call by call, say more: a related object and an action.
+	recorder.EventsV1().Eventf(obj, related, corev1.EventTypeNormal, "Applied", "Apply", "Applied %s", revision)
+	return err
 }

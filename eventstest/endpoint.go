@@ -124,9 +124,10 @@ func (ep *Endpoint) Client() *http.Client { return ep.client }
 // [Behavior] must not call it, since it waits for that Behavior to return.
 func (ep *Endpoint) Close() {
 	ep.life.Lock()
-	defer ep.life.Unlock()
 	_ = ep.enter(closed)
 	ep.stopLocked()
+	ep.life.Unlock()
+	// Without the lock, since a Behavior may be in the middle of Down or Up.
 	ep.running.Wait()
 }
 

@@ -1,0 +1,357 @@
+package events_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	events "github.com/eventrecorder/events"
+	"github.com/eventrecorder/events/eventstest"
+)
+
+// connections counts the connections that a server accepts.
+type connections struct{ n atomic.Int64 }
+
+func (c *connections) count(_ net.Conn, state http.ConnState) {
+	if state == http.StateNew {
+		c.n.Add(1)
+	}
+}
+
+func serve(t *testing.T, handler http.HandlerFunc) (*httptest.Server, *connections) {
+	t.Helper()
+	c := &connections{}
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ConnState = c.count
+	server.Start()
+	t.Cleanup(server.Close)
+	return server, c
+}
+
+func TestBodiesAreClosedSoThatOneConnectionServesAll(t *testing.T) {
+	body := strings.Repeat("x", 10_000) // more than a buffer
+	for _, status := range []int{202, 400, 404, 429, 304} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			server, conns := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(status)
+				if status != 304 {
+					_, _ = w.Write([]byte(body))
+				}
+			})
+			h := newHarness(t, server.URL)
+			for i := range 50 {
+				h.say("a", fmt.Sprint("event ", i))
+			}
+			h.settled()
+			if n := conns.n.Load(); n != 1 {
+				t.Errorf("%d connections for 50 events", n)
+			}
+			h.shutdownNow()
+		})
+	}
+}
+
+func TestAFailureOfOneRecorderDoesNotCostTheOthersTheirConnections(t *testing.T) {
+	good, conns := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })
+	bad, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
+	h := newHarness(t, good.URL)
+	failing := newHarness(t, bad.URL, events.WithRetryWait(1, 1))
+	for i := range 10 {
+		h.say("a", fmt.Sprint("event ", i))
+		h.settled()
+		failing.say("a", fmt.Sprint("event ", i))
+		failing.settled()
+	}
+	if n := conns.n.Load(); n != 1 {
+		t.Errorf("%d connections for 10 events", n)
+	}
+	failing.shutdownNow()
+	h.shutdownNow()
+}
+
+func TestAnEndlessAnswerEndsWithTheAttempt(t *testing.T) {
+	server, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(202)
+		for r.Context().Err() == nil {
+			if _, err := w.Write([]byte("x")); err != nil {
+				return
+			}
+			w.(http.Flusher).Flush()
+		}
+	})
+	h := newHarness(t, server.URL, events.WithTimeout(100*time.Millisecond))
+	h.say("a", "m")
+	h.settled()
+	h.wantOutcomes(map[string]int{"delivered": 1})
+	h.shutdownNow()
+}
+
+// authority makes certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{pool: x509.NewCertPool()}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "private CA"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	var der []byte
+	der, a.key = a.sign(t, template)
+	a.cert, _ = x509.ParseCertificate(der)
+	a.pool.AddCert(a.cert)
+	return a
+}
+
+func (a *authority) sign(t *testing.T, template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der, key
+}
+
+func (a *authority) certificate(t *testing.T, name string, until time.Time) tls.Certificate {
+	t.Helper()
+	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name},
+		NotBefore: until.Add(-2 * time.Hour), NotAfter: until,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	if ip := net.ParseIP(name); ip != nil {
+		template.IPAddresses = []net.IP{ip}
+	} else {
+		template.DNSNames = []string{name}
+	}
+	der, key := a.sign(t, template)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestTLS(t *testing.T) {
+	ca, stranger := newAuthority(t), newAuthority(t)
+	later := time.Now().Add(time.Hour)
+	clientCert := ca.certificate(t, "client", later)
+	for _, test := range []struct {
+		name    string
+		server  tls.Certificate
+		require bool // a client certificate
+		client  *tls.Config
+		outcome string
+		says    string
+	}{
+		{"a private CA", ca.certificate(t, "127.0.0.1", later), false, &tls.Config{RootCAs: ca.pool}, "delivered", ""},
+		{"a client certificate", ca.certificate(t, "127.0.0.1", later), true, &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{clientCert}}, "delivered", ""},
+		{"an unknown CA", stranger.certificate(t, "127.0.0.1", later), false, &tls.Config{RootCAs: ca.pool}, "rejected", "unknown authority"},
+		{"an expired certificate", ca.certificate(t, "127.0.0.1", time.Now().Add(-time.Minute)), false, &tls.Config{RootCAs: ca.pool}, "rejected", "expired"},
+		{"a wrong name", ca.certificate(t, "10.0.0.1", later), false, &tls.Config{RootCAs: ca.pool}, "rejected", "127.0.0.1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var handshakes atomic.Int64
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
+			server.TLS = &tls.Config{Certificates: []tls.Certificate{test.server}, ClientCAs: ca.pool,
+				GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { handshakes.Add(1); return nil, nil }}
+			if test.require {
+				server.TLS.ClientAuth = tls.RequireAndVerifyClientCert
+			}
+			server.Config.ErrorLog = nil
+			server.StartTLS()
+			defer server.Close()
+			transport := &http.Transport{TLSClientConfig: test.client.Clone()}
+			defer transport.CloseIdleConnections()
+			h := newHarness(t, server.URL, events.WithHTTPClient(&http.Client{Transport: transport}))
+			h.say("a", "m")
+			h.settled()
+			h.wantOutcomes(map[string]int{test.outcome: 1})
+			if n := handshakes.Load(); n != 1 {
+				t.Errorf("%d attempts, want 1", n)
+			}
+			if lines := h.log.with(msgLost); test.says != "" && (len(lines) != 1 || !strings.Contains(lines[0].Err.Error(), test.says)) {
+				t.Errorf("log: %v", h.log.lines)
+			}
+			h.shutdownNow()
+		})
+	}
+}
+
+func TestEndpointsOnIPv4AndIPv6(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(address, func(t *testing.T) {
+			if l, err := net.Listen("tcp", address); err != nil {
+				t.Skipf("no such address on this machine: %v", err)
+			} else {
+				_ = l.Close()
+			}
+			ep := eventstest.NewEndpoint(eventstest.WithAddress(address))
+			defer ep.Close()
+			h := newHarness(t, ep.URL())
+			h.say("a", "m")
+			h.settled()
+			h.wantOutcomes(map[string]int{"delivered": 1})
+			h.shutdownNow()
+		})
+	}
+}
+
+// net/http reads the proxy from the environment once for each process, so each
+// case is a process of its own: this test, run again.
+func TestProxiesOfTheEnvironmentAreUsedButForTheNamesThatAreExempt(t *testing.T) {
+	if url := os.Getenv("TEST_ENDPOINT"); url != "" {
+		r, err := events.NewRecorderForScheme(scheme.Scheme, nil, logr.Discard(), url, "x", events.WithRetryMax(0),
+			events.WithMetricsRegisterer(prometheus.NewRegistry()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Event(pod("a"), "Normal", "R", "m")
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_ = r.Shutdown(ctx)
+		return
+	}
+	const name = "http://notification-controller.flux-system.svc.cluster.local"
+	for _, test := range []struct {
+		url, noProxy string
+		proxied      bool
+	}{
+		{name + "./", "", true},
+		{name + "./", ".cluster.local", false},
+		{name + "/", ".cluster.local", false},
+		{name + ".:8080/", ".cluster.local", false},
+		{name + "./", "notification-controller.flux-system.svc.cluster.local", false},
+		{name + "./", ".example.com", true},
+		{"http://example.com./", ".cluster.local", true},
+	} {
+		t.Run(test.url+" except "+test.noProxy, func(t *testing.T) {
+			var asked atomic.Int64
+			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked.Add(1)
+				w.WriteHeader(202)
+			}))
+			defer proxy.Close()
+			again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProxiesOfTheEnvironmentAreUsedButForTheNamesThatAreExempt$")
+			again.Env = append(os.Environ(), "TEST_ENDPOINT="+test.url, "HTTP_PROXY="+proxy.URL, "NO_PROXY="+test.noProxy, "http_proxy=", "no_proxy=")
+			if out, err := again.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if got := asked.Load() > 0; got != test.proxied {
+				t.Errorf("went through the proxy: %v, want %v", got, test.proxied)
+			}
+		})
+	}
+}
+
+func TestANameThatDoesNotResolveYetIsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport()
+		defer tr.Close()
+		var known atomic.Bool
+		resolves := roundTripper(func(r *http.Request) (*http.Response, error) {
+			if !known.Load() {
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: r.URL.Host, IsNotFound: true}}
+			}
+			return tr.RoundTrip(r)
+		})
+		h := newHarness(t, "http://not-installed-yet/", events.WithHTTPClient(&http.Client{Transport: resolves}))
+		h.log.quiet = true
+		for i := range 300 {
+			h.say(fmt.Sprint("object", i%10), fmt.Sprint("event ", i))
+			time.Sleep(time.Second)
+		}
+		h.wantOutcomes(map[string]int{"pending": 300})
+		if lines := h.log.errors(); len(lines) != 1 || lines[0].Message != msgOutage || !strings.Contains(lines[0].Err.Error(), "no such host") {
+			t.Errorf("log: %v", lines)
+		}
+		known.Store(true)
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 300})
+	})
+}
+
+// Every way in which an error or an answer may carry a part of the URL into the
+// log, end to end.
+func TestNoLogLineShowsASecretOfTheURL(t *testing.T) {
+	const url = "http://user:p4ssw0rd@hooks.example.com/services/T0KENINPATH?token=T0KENINQUERY"
+	secrets := []string{"p4ssw0rd", "T0KENINPATH", "T0KENINQUERY", "user:"}
+	for name, answer := range map[string]func(r *http.Request) (*http.Response, error){
+		"refused": func(r *http.Request) (*http.Response, error) { return nil, fmt.Errorf("dial %s: refused", r.URL) },
+		"echoed": func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			w.WriteHeader(404)
+			_, _ = fmt.Fprintf(w, "Cannot POST %s (%s, user %s)", r.URL.RequestURI(), r.URL, r.URL.User)
+			return w.Result(), nil
+		},
+		"redirected for ever": func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			w.Header().Set("Location", r.URL.String()+"&again")
+			w.WriteHeader(307)
+			return w.Result(), nil
+		},
+		"redirected nowhere": func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			w.Header().Set("Location", "http://user:p4ssw0rd@%zz/T0KENINPATH")
+			w.WriteHeader(307)
+			return w.Result(), nil
+		},
+		"failing": func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			w.WriteHeader(500)
+			_, _ = fmt.Fprint(w, r.URL.String())
+			return w.Result(), nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, url, events.WithHTTPClient(&http.Client{Transport: roundTripper(answer)}))
+				h.say("a", "m")
+				time.Sleep(time.Minute)
+				h.shutdownNow()
+				lines := h.log.errors()
+				if len(lines) == 0 {
+					t.Error("nothing was logged")
+				}
+				for _, line := range h.log.lines {
+					for _, secret := range secrets {
+						if strings.Contains(line.String(), secret) {
+							t.Errorf("%q in %s", secret, line)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestOurIdleTimeoutIsBelowThatOfTheEndpoint(t *testing.T) {
+	if got := events.SharedTransport().IdleConnTimeout; got <= 0 || got >= 30*time.Second {
+		t.Errorf("idle connections are kept for %v, notification-controller closes them after 30 s", got)
+	}
+}

@@ -1,0 +1,6 @@
+package events
+
+import "net/http"
+
+// SharedTransport shows tests the transport that recorders share.
+func SharedTransport() *http.Transport { return sharedTransport() }
