@@ -273,7 +273,8 @@ func (l *logLines) Error(err error, m string, kv ...any) { l.add(-1, err, m, kv)
 func (l *logLines) add(level int, err error, message string, kv []any) {
 	line := logLine{Time: time.Now(), Level: level, Message: message, Err: err, Keys: map[string]any{}}
 	if len(kv)%2 != 0 {
-		err = errors.Join(err, errors.New("odd number of keys and values"))
+		line.Err = errors.Join(err, errors.New("odd number of keys and values"))
+		line.Level = -1
 	}
 	for i := 0; i+1 < len(kv); i += 2 {
 		line.Keys[kv[i].(string)] = kv[i+1]
