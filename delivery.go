@@ -3,11 +3,9 @@ package events
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,10 +19,6 @@ import (
 )
 
 const (
-	// idleTimeout is below the 30 s after which notification-controller closes
-	// an idle connection, so that no event is posted into a closing one.
-	idleTimeout = 20 * time.Second
-
 	// maxDrainedBody is how much of an answer is read so that its connection
 	// can be used again; a longer answer costs the connection.
 	maxDrainedBody = 64 << 10
@@ -109,93 +103,6 @@ var hostname = sync.OnceValue(func() string {
 	}
 	return name
 })
-
-// sharedTransport serves every recorder that was given no other, so that a
-// process with many recorders keeps no more connections than it uses.
-var sharedTransport = sync.OnceValue(func() *http.Transport {
-	return &http.Transport{
-		Proxy:               proxyFromEnvironment,
-		DialContext:         (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext,
-		ForceAttemptHTTP2:   true,
-		MaxIdleConnsPerHost: maxConcurrency,
-		IdleConnTimeout:     idleTimeout,
-		TLSHandshakeTimeout: 10 * time.Second,
-	}
-})
-
-// proxyFromEnvironment is http.ProxyFromEnvironment for host names that end in
-// a dot, as the default URL of notification-controller does: NO_PROXY is
-// compared with the name as it is written there, without the dot.
-func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
-	if host := req.URL.Hostname(); strings.HasSuffix(host, ".") {
-		u := *req.URL
-		u.Host = strings.TrimSuffix(host, ".")
-		if port := req.URL.Port(); port != "" {
-			u.Host = net.JoinHostPort(u.Host, port)
-		}
-		req = &http.Request{URL: &u}
-	}
-	return http.ProxyFromEnvironment(req)
-}
-
-// attempt is the transport of one attempt. It limits the attempt as a whole,
-// redirects and body included. http.Client.Timeout would do the same, but costs
-// two more goroutines for each attempt on a transport that is not net/http's.
-//
-// It has no CloseIdleConnections on purpose: retryablehttp calls that after
-// every failure, which would take the connections from everybody else who uses
-// the transport.
-type attempt struct {
-	next     http.RoundTripper
-	deadline time.Time
-}
-
-func (a *attempt) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithDeadline(req.Context(), a.deadline)
-	resp, err := a.next.RoundTrip(req.WithContext(ctx))
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	resp.Body = &attemptBody{resp.Body, cancel}
-	return resp, nil
-}
-
-// attemptBody ends the attempt when it is closed.
-type attemptBody struct {
-	io.ReadCloser
-	end context.CancelFunc
-}
-
-func (b *attemptBody) Close() error {
-	defer b.end()
-	return b.ReadCloser.Close()
-}
-
-// newClient returns the client for single attempts, but for their limit.
-func newClient(o *options) *http.Client {
-	var client http.Client
-	if o.client != nil {
-		client = *o.client
-	}
-	if client.Transport == nil {
-		client.Transport = sharedTransport()
-	}
-	client.Timeout = 0 // see attempt
-	next := client.CheckRedirect
-	client.CheckRedirect = func(req *http.Request, via []*http.Request) error {
-		switch {
-		case req.Method != http.MethodPost:
-			return http.ErrUseLastResponse // the event would not arrive as a GET
-		case next != nil:
-			return next(req, via)
-		case len(via) >= 10:
-			return errors.New("stopped after 10 redirects")
-		}
-		return nil
-	}
-	return &client
-}
 
 // enqueue puts an event into the queue and sees to it that it gets a worker.
 func (d *delivery) enqueue(it *item) {

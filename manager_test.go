@@ -75,6 +75,11 @@ func TestAManagerThatStopsDeliversWhatReconcilersRecordedUpToTheirLastLine(t *te
 			record(0, 100)
 			stop()
 			<-ctx.Done() // the manager has begun to stop the reconcilers
+			// By the time that the first hundred are there, a drain that began
+			// together with the stop of the reconcilers would take no more.
+			if _, err := ep.Wait(context.Background(), 100); err != nil {
+				return reconcile.Result{}, err
+			}
 			record(100, 200)
 			return reconcile.Result{}, nil
 		}),

@@ -91,6 +91,30 @@ func TestShutdownInEveryState(t *testing.T) {
 	}
 }
 
+// The deadline falls into every part of a delivery and of the pause after it.
+func TestShutdownReturnsAtItsDeadlineWhateverAWorkerWaitsFor(t *testing.T) {
+	for step := range 100 {
+		bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+			tr.Behave(eventstest.Status(503))
+			h := newHarness(t, tr.URL(), on(tr))
+			for i := range 10 {
+				h.say(fmt.Sprint("object", i), "event 0")
+			}
+			deadline := time.Duration(step) * 200 * time.Millisecond
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			defer cancel()
+			start := time.Now()
+			if err := h.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("error %v", err)
+			}
+			if took := time.Since(start); took != deadline {
+				t.Errorf("took %v, want %v", took, deadline)
+			}
+			h.wantOutcomes(map[string]int{"shutdown": 10})
+		})
+	}
+}
+
 func TestEveryCallerOfShutdownWaitsForTheSameEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 		tr.Behave(eventstest.Hang())
