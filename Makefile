@@ -8,7 +8,7 @@ NEWEST_CONTROLLER_RUNTIME := v0.25
 NEWEST_KUBERNETES := v0.37
 
 FUZZTIME ?= 20s
-MODULES := . compare e2e
+MODULES := . compare compare/wiring e2e
 FUZZ_TARGETS = $(shell sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' *_test.go)
 
 .PHONY: check fmt vet staticcheck tidy test race newest fuzz cover bench compare-test compare e2e docs
@@ -55,6 +55,7 @@ bench:
 # The comparison with other recorders: its tests, and the measurements.
 compare-test:
 	cd compare && $(GO) test ./...
+	cd compare/wiring && $(GO) test ./...
 
 compare:
 	cd compare && $(GO) run .
@@ -66,4 +67,4 @@ e2e:
 
 # The rules and the dashboard of docs/, against what the recorder exposes.
 docs:
-	bash docs/check.sh
+	GO="$(GO)" bash docs/check.sh

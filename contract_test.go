@@ -9,6 +9,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"io"
+	"log"
 	"math/big"
 	"net"
 	"net/http"
@@ -183,7 +185,7 @@ func TestTLS(t *testing.T) {
 			if test.require {
 				server.TLS.ClientAuth = tls.RequireAndVerifyClientCert
 			}
-			server.Config.ErrorLog = nil
+			server.Config.ErrorLog = log.New(io.Discard, "", 0)
 			server.StartTLS()
 			defer server.Close()
 			transport := &http.Transport{TLSClientConfig: test.client.Clone()}
@@ -356,6 +358,69 @@ func TestNoLogLineShowsASecretOfTheURL(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What stands at the edge of what a log line shows is looked through whole.
+func TestASecretThatIsCutInTwoIsNotShown(t *testing.T) {
+	const token = "T0KENINPATHT0KENINPATH"
+	for before := 200; before < 256; before++ {
+		synctest.Test(t, func(t *testing.T) {
+			echo := roundTripper(func(r *http.Request) (*http.Response, error) {
+				w := httptest.NewRecorder()
+				w.WriteHeader(404)
+				_, _ = fmt.Fprint(w, strings.Repeat("x", before), token, strings.Repeat("x", 5000))
+				return w.Result(), nil
+			})
+			h := newHarness(t, "http://host/"+token, events.WithHTTPClient(&http.Client{Transport: echo}))
+			h.say("a", "m")
+			h.settled()
+			body := h.log.errors()[0].Keys["body"].(string)
+			if strings.Contains(body, token[:4]) || len(body) > 256 {
+				t.Errorf("body of %d bytes: %q", len(body), body)
+			}
+			h.shutdownNow()
+		})
+	}
+}
+
+// net/http goes on dialing after an attempt is over. An endpoint that drops
+// every packet must not make dials pile up.
+func TestDialsToAnEndpointThatDropsPacketsDoNotPileUp(t *testing.T) {
+	transport := events.SharedTransport()
+	if transport.MaxConnsPerHost <= 0 || transport.MaxConnsPerHost > 256 || transport.TLSHandshakeTimeout > 5*time.Second {
+		t.Errorf("at most %d connections, TLS handshakes of %v", transport.MaxConnsPerHost, transport.TLSHandshakeTimeout)
+	}
+	// A listener whose backlog is full drops what comes next.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	began := time.Now()
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	for ctx.Err() == nil {
+		c, err := transport.DialContext(ctx, "tcp", l.Addr().String())
+		if err == nil {
+			conns = append(conns, c)
+			if len(conns) > 5000 {
+				t.Skip("this system's backlog does not fill")
+			}
+			began = time.Now()
+			continue
+		}
+		if took := time.Since(began); took > 8*time.Second {
+			t.Errorf("a dial took %v", took)
+		}
+		return
+	}
+	t.Error("a dial has no limit of its own")
 }
 
 func TestOurIdleTimeoutIsBelowThatOfTheEndpoint(t *testing.T) {

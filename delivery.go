@@ -23,8 +23,15 @@ const (
 	// can be used again; a longer answer costs the connection.
 	maxDrainedBody = 64 << 10
 
-	// maxLoggedBody is how much of an answer a log line shows.
+	// maxLoggedBody is how much of an answer a log line shows, and
+	// maxReadBody how much is looked through for secrets first: one that is cut
+	// in two would not be recognized.
 	maxLoggedBody = 256
+	maxReadBody   = 4 << 10
+
+	// maxStrikes is how many deliveries of one event may fail in spite of
+	// answers to others in between.
+	maxStrikes = 3
 
 	// cancelGrace is how long the end of a shutdown waits for posts that it has
 	// cancelled. Only a transport that ignores its context takes longer.
@@ -130,7 +137,7 @@ func (d *delivery) work() {
 		case d.ctx.Err() != nil:
 			d.queue.putBack(it)
 		default:
-			d.beginOutage(began, r.err)
+			d.beginOutage(began, r.cause())
 			d.pause() // with the lane in hand: it must not come back at once
 			d.queue.putBack(it)
 		}
@@ -147,10 +154,22 @@ type result struct {
 	err      error  // of the last attempt that had none
 	body     string // how the last answer began, unless it was a good one
 	final    bool   // the retry policy wanted no other attempt
+	tooOld   bool   // the event reached its maximum age between attempts
 
-	// othersAnswered says that between the first and the last attempt the
-	// endpoint took up and answered other events.
+	// othersAnswered says that the endpoint is there for others and not for
+	// this event. What it answered just before an outage or just after proves
+	// nothing. So an event is at fault if another one was taken up and
+	// answered between the last two of its attempts, or between its
+	// deliveries for the third time.
 	othersAnswered bool
+}
+
+// cause is why the last attempt did not succeed.
+func (r result) cause() error {
+	if r.err == nil && r.status != 0 {
+		return fmt.Errorf("HTTP status %d", r.status)
+	}
+	return r.err
 }
 
 // judge says what became of an event, or that it must be kept.
@@ -164,6 +183,8 @@ func (d *delivery) judge(r result) (o outcome, settled bool) {
 		return rejected, true
 	case d.ctx.Err() != nil:
 		return 0, false
+	case r.tooOld:
+		return expired, true
 	case r.status == 0 && r.final:
 		return rejected, true
 	case answered(r.status), r.othersAnswered:
@@ -191,6 +212,14 @@ func (d *delivery) post(it *item) (r result) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 
+	// since reports whether another event has been taken up after that time,
+	// by this recorder, and answered. Attempts of this event end later than
+	// they begin, so they never count.
+	since := func(ended time.Duration) bool { return ended > 0 && d.answer.Load() > int64(ended) }
+	if since(it.failed) {
+		it.strikes++
+	}
+
 	var began time.Duration // of the attempt
 	transport := &attempt{next: d.client.Transport}
 	single := *d.client
@@ -205,31 +234,27 @@ func (d *delivery) post(it *item) (r result) {
 		RequestLogHook: func(_ retryablehttp.Logger, _ *http.Request, retries int) {
 			began = d.now()
 			transport.deadline = time.Now().Add(d.timeout)
-			if retries == d.retryMax {
-				// Whoever was answered had begun after this event had first
-				// failed, and this one begins after that: so it can't be
-				// that the endpoint went away just before or comes back just
-				// after this attempt.
-				r.othersAnswered = it.firstFailed > 0 && d.answer.Load() > int64(it.firstFailed)
-			}
+			r.othersAnswered = it.strikes >= maxStrikes || retries > 0 && since(it.failed)
 		},
 		CheckRetry: func(ctx context.Context, resp *http.Response, err error) (bool, error) {
-			ended := d.now()
+			it.failed = d.now()
 			r.attempts++
-			r.status, r.err = 0, err
-			if err == nil {
-				r.status = resp.StatusCode
-			}
-			if r.attempts == 1 {
-				it.firstFailed = ended
-			}
+			// With an error, an answer to the last request is a redirect that
+			// cannot be followed.
+			r.status, r.err = transport.status, err
 			if answered(r.status) {
 				d.answeredAttempt(began)
 			}
 			if ctx.Err() == nil || r.status != 0 {
-				d.metrics.attempt(d.label, r.status, ended-began)
+				d.metrics.attempt(d.label, r.status, it.failed-began)
 			}
 			retry, err := CheckRetry(ctx, resp, err)
+			if r.err != nil && r.status != 0 {
+				retry = false
+			}
+			if retry && time.Since(it.recorded) > d.maxAge {
+				retry, r.tooOld = false, true
+			}
 			r.final = !retry
 			return retry, err
 		},
@@ -237,8 +262,9 @@ func (d *delivery) post(it *item) (r result) {
 	resp, _ := client.Do(req) // all that it says is in r
 	if resp != nil {
 		if r.status >= 300 && r.status != http.StatusTooManyRequests {
-			start, _ := io.ReadAll(io.LimitReader(resp.Body, maxLoggedBody))
-			r.body = string(start)
+			start, _ := io.ReadAll(io.LimitReader(resp.Body, maxReadBody))
+			r.body = d.redact.text(strings.ToValidUTF8(string(start), "\uFFFD"))
+			r.body = cutBytes(r.body, maxLoggedBody)
 		}
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDrainedBody))
 		_ = resp.Body.Close()
@@ -259,7 +285,7 @@ func (d *delivery) settle(it *item, o outcome, r result) {
 			keys = append(keys, "attempts", r.attempts)
 		}
 		if r.status != 0 {
-			keys = append(keys, "status", r.status, "body", d.redact.text(strings.ToValidUTF8(r.body, "\uFFFD")))
+			keys = append(keys, "status", r.status, "body", r.body)
 		}
 		d.losses.lost(o, 1, d.redact.error(r.err), keys...)
 	}
@@ -331,13 +357,26 @@ func (d *delivery) shownEndpoint() string { return d.endpoint.Scheme + "://" + d
 
 // flush waits until every event recorded so far is settled.
 func (d *delivery) flush(ctx context.Context) error {
+	if err := d.drain(ctx); err != nil {
+		return fmt.Errorf("events: Flush: %d events pending: %w", d.queue.length(), err)
+	}
+	return nil
+}
+
+// drain waits until every event recorded so far is settled, or ctx is done.
+func (d *delivery) drain(ctx context.Context) error {
 	done, forget := d.queue.drained()
+	select {
+	case <-done: // even if ctx is done too
+		return nil
+	default:
+	}
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
 		forget()
-		return fmt.Errorf("events: Flush: %d events pending: %w", d.queue.length(), ctx.Err())
+		return ctx.Err()
 	}
 }
 
@@ -345,24 +384,12 @@ func (d *delivery) flush(ctx context.Context) error {
 // the context of any caller is done. Every caller gets the same result.
 func (d *delivery) shutdown(ctx context.Context) error {
 	d.queue.close()
-	done, forget := d.queue.drained()
-	var cause error
-	select {
-	case <-done:
-	case <-ctx.Done():
-		forget()
-		cause = ctx.Err()
+	cause := d.drain(ctx)
+	if !d.finishing.CompareAndSwap(false, true) {
+		<-d.finished
+		return d.lost
 	}
-	if d.finishing.CompareAndSwap(false, true) {
-		d.finish(cause)
-		close(d.finished)
-	}
-	<-d.finished
-	return d.lost
-}
 
-// finish ends the workers and counts what they leave.
-func (d *delivery) finish(cause error) {
 	quit := d.queue.stop()
 	d.cancel()
 	grace := time.NewTimer(cancelGrace)
@@ -371,13 +398,22 @@ func (d *delivery) finish(cause error) {
 	case <-quit:
 	case <-grace.C:
 	}
-	if n, first := d.queue.abandon(); n > 0 {
+	n, first := d.queue.abandon()
+	if n > 0 {
 		d.lost = fmt.Errorf("events: Shutdown: %d events not delivered: %w", n, cause)
+	}
+	if d.options.client == nil || isNil(d.options.client.Transport) {
+		// So that no goroutine of a connection is left. Other recorders may
+		// have to connect again.
+		sharedTransport().CloseIdleConnections()
+	}
+	close(d.finished)
+
+	// Nobody waits any more for the lines that follow.
+	if n > 0 {
 		d.losses.lost(shutdown, n, cause, first.logKeys()...)
 	}
 	d.endOutage(false)
-	d.losses.close()
-	if d.options.client == nil || d.options.client.Transport == nil {
-		sharedTransport().CloseIdleConnections()
-	}
+	d.losses.flush()
+	return d.lost
 }

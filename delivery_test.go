@@ -286,30 +286,45 @@ func TestObjectsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// An endpoint that goes up and down, with every phase longer than the longest
-// wait between attempts, loses nothing.
+// An endpoint that goes up and down, with phases longer than the longest wait
+// between attempts and the time of one, loses nothing.
 func TestAFlappingEndpointLosesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
-		h := newHarness(t, tr.URL(), on(tr))
-		n := 0
-		for i := range 60 {
-			if i%2 == 0 {
-				tr.Down()
-			} else {
-				_ = tr.Up()
-			}
-			for range 50 {
-				h.say(fmt.Sprint("object", n%30), fmt.Sprint("event ", n))
-				n++
-				time.Sleep(200 * time.Millisecond)
-			}
-		}
-		h.settled()
-		h.wantOutcomes(map[string]int{"delivered": n})
-		if got := wantOrder(t, tr.Events()); got != n {
-			t.Errorf("%d events arrived, want %d", got, n)
-		}
-	}, eventstest.WithWindow(0))
+	for _, test := range []struct {
+		name     string
+		down     func(*eventstest.Transport)
+		off, on_ time.Duration
+	}{
+		{"refuses", func(tr *eventstest.Transport) { tr.Down() }, 10 * time.Second, 10 * time.Second},
+		{"refuses for long", func(tr *eventstest.Transport) { tr.Down() }, 50 * time.Second, 9 * time.Second},
+		{"hangs", func(tr *eventstest.Transport) { tr.Behave(eventstest.Hang()) }, 24 * time.Second, 14 * time.Second},
+		{"503", func(tr *eventstest.Transport) { tr.Behave(eventstest.Status(503)) }, 17 * time.Second, 9 * time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				h := newHarness(t, tr.URL(), on(tr))
+				n := 0
+				phase := func(d time.Duration) {
+					for range int(d / (200 * time.Millisecond)) {
+						h.say(fmt.Sprint("object", n%30), fmt.Sprint("event ", n))
+						n++
+						time.Sleep(200 * time.Millisecond)
+					}
+				}
+				for range 30 {
+					test.down(tr)
+					phase(test.off)
+					_ = tr.Up()
+					tr.Behave(nil)
+					phase(test.on_)
+				}
+				h.settled()
+				h.wantOutcomes(map[string]int{"delivered": n})
+				if got := wantOrder(t, tr.Events()); got != n {
+					t.Errorf("%d events arrived, want %d", got, n)
+				}
+			}, eventstest.WithWindow(0))
+		})
+	}
 }
 
 func TestAPoisonEventIsGivenUpWhileOthersPass(t *testing.T) {
@@ -375,6 +390,181 @@ func TestTheEdgesOfAnOutageAreNoFaultOfAnEvent(t *testing.T) {
 			h.wantOutcomes(map[string]int{"delivered": 58})
 		})
 	}
+}
+
+// A post that fails on its own just before an outage: what was answered between
+// says nothing about the outage.
+func TestAGlitchBeforeAnOutageIsNoFaultOfAnEvent(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		for range 20 {
+			for i := range 4 {
+				tr.BehaveNext(eventstest.Reset(), nil)
+				h.say(fmt.Sprint("object", i), fmt.Sprint("event ", time.Now().UnixNano()))
+				synctest.Wait()
+				time.Sleep(100 * time.Millisecond)
+				h.say("other", fmt.Sprint("event ", time.Now().UnixNano()))
+				time.Sleep(50 * time.Millisecond)
+			}
+			tr.Down()
+			time.Sleep(time.Minute)
+			_ = tr.Up()
+			time.Sleep(time.Minute)
+		}
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 160})
+	}, eventstest.WithWindow(0))
+}
+
+func TestAnEventsOwnAnswersProveNothingAgainstIt(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		for range 3 {
+			tr.BehaveNext(eventstest.Reset(), eventstest.Status(500), eventstest.Reset(), eventstest.Status(500), eventstest.Reset())
+		}
+		h.say("a", "m")
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 1})
+		if n := len(tr.Requests()); n != 16 {
+			t.Errorf("%d posts", n)
+		}
+	})
+}
+
+// With one worker nothing else is answered during a delivery, so it is what is
+// answered between its deliveries that counts.
+func TestAPoisonEventIsGivenUpByASingleWorkerToo(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr), events.WithConcurrency(1))
+		tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			if strings.Contains(string(body), "poison") {
+				eventstest.Hang()(w, r, normal)
+				return
+			}
+			normal.ServeHTTP(w, r)
+		})
+		h.say("sick", "poison")
+		for i := range 300 {
+			h.say(fmt.Sprint("healthy", i%7), fmt.Sprint("event ", i))
+			time.Sleep(time.Second)
+		}
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 300, "exhausted": 1})
+		if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["attempts"] != 5 {
+			t.Errorf("log: %v", lines)
+		}
+		h.shutdownNow()
+	})
+}
+
+func TestAnEventIsNotRetriedBeyondItsAge(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Status(500))
+		h := newHarness(t, tr.URL(), on(tr), events.WithRetryMax(100_000), events.WithMaxAge(time.Minute))
+		start := time.Now()
+		h.say("a", "m")
+		h.settled()
+		if took := time.Since(start); took > 2*time.Minute {
+			t.Errorf("took %v", took)
+		}
+		h.wantOutcomes(map[string]int{"expired": 1})
+		h.shutdownNow()
+	})
+}
+
+func TestARetryAfterOfNothingIsNoBusyLoop(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Respond(503, http.Header{"Retry-After": {"0"}}, ""))
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "m")
+		time.Sleep(time.Minute)
+		if n := len(tr.Requests()); n < 50 || n > 75 {
+			t.Errorf("%d posts in a minute, want one a second", n)
+		}
+		h.shutdownNow()
+		if lines := h.log.with(msgOutage); len(lines) != 1 || lines[0].Err == nil || lines[0].Err.Error() != "HTTP status 503" {
+			t.Errorf("log: %v", lines)
+		}
+	})
+}
+
+// The endpoint has answered, so this is no outage.
+func TestARedirectThatCannotBeFollowedIsRejected(t *testing.T) {
+	refuse := func(*http.Request, []*http.Request) error { return fmt.Errorf("we do not go there") }
+	for name, test := range map[string]struct {
+		location string
+		check    func(*http.Request, []*http.Request) error
+	}{
+		"refused by the client": {"http://elsewhere/", refuse}, "unreadable": {"http://%zz/", nil}, "another scheme": {"ftp://x/", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				tr.Behave(eventstest.Respond(307, http.Header{"Location": {test.location}}, ""))
+				client := tr.Client()
+				client.CheckRedirect = test.check
+				client.Transport = onlyHTTP{client.Transport}
+				h := newHarness(t, tr.URL(), events.WithHTTPClient(client))
+				h.say("a", "m")
+				h.settled()
+				h.wantOutcomes(map[string]int{"rejected": 1})
+				if n := len(tr.Requests()); n != 1 || len(h.log.with(msgOutage)) != 0 {
+					t.Errorf("%d posts, log %v", n, h.log.lines)
+				}
+				h.shutdownNow()
+			})
+		})
+	}
+}
+
+// onlyHTTP refuses other schemes as net/http's own transport does.
+type onlyHTTP struct{ http.RoundTripper }
+
+func (o onlyHTTP) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "http" {
+		return nil, fmt.Errorf("unsupported protocol scheme %q", r.URL.Scheme)
+	}
+	return o.RoundTripper.RoundTrip(r)
+}
+
+func TestATransportWithFaultsOfItsOwnDoesNotPanic(t *testing.T) {
+	for name, answer := range map[string]roundTripper{
+		"no response and no error": func(*http.Request) (*http.Response, error) { return nil, nil },
+		"no body":                  func(r *http.Request) (*http.Response, error) { return &http.Response{StatusCode: 202, Request: r}, nil },
+		"no body, but a length": func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 202, ContentLength: 7}, nil
+		},
+		"a response and an error": func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 202, Body: http.NoBody}, io.EOF
+		},
+		"status 0": func(*http.Request) (*http.Response, error) { return &http.Response{Body: http.NoBody}, nil },
+		"status -1": func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: -1, Body: http.NoBody}, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, "http://endpoint/", events.WithHTTPClient(&http.Client{Transport: answer}))
+				h.say("a", "m")
+				time.Sleep(time.Minute)
+				h.shutdownNow()
+				if got := h.outcomes(); got["delivered"]+got["shutdown"]+got["rejected"] != 1 {
+					t.Errorf("outcomes %v", got)
+				}
+			})
+		})
+	}
+}
+
+func TestATypedNilTransportMeansTheSharedOne(t *testing.T) {
+	ep := eventstest.NewEndpoint()
+	defer ep.Close()
+	h := newHarness(t, ep.URL(), events.WithHTTPClient(&http.Client{Transport: (*http.Transport)(nil)}))
+	h.say("a", "m")
+	h.settled()
+	h.wantOutcomes(map[string]int{"delivered": 1})
+	h.shutdownNow()
 }
 
 func TestWithoutRetriesAnOutageIsNoBusyLoop(t *testing.T) {
@@ -682,6 +872,40 @@ func TestAttemptsAreCountedByStatusAndTimed(t *testing.T) {
 			t.Errorf("%v attempts timed", n)
 		}
 	})
+}
+
+func TestEveryBodyIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var opened, closed atomic.Int64
+		statuses := []int{500, 503, 202, 429, 400, 307, 302}
+		answer := roundTripper(func(r *http.Request) (*http.Response, error) {
+			n := int(opened.Add(1)) - 1
+			return &http.Response{StatusCode: statuses[n%len(statuses)], Request: r, Header: http.Header{"Location": {"http://elsewhere/"}},
+				Body: &countingBody{Reader: strings.NewReader(strings.Repeat("x", 100<<10)), closed: &closed}}, nil
+		})
+		h := newHarness(t, "http://endpoint/", events.WithHTTPClient(&http.Client{Transport: answer}))
+		for i := range 30 {
+			h.say("a", fmt.Sprint("event ", i))
+		}
+		h.settled()
+		if opened.Load() < 30 || opened.Load() != closed.Load() {
+			t.Errorf("%d bodies, %d closed", opened.Load(), closed.Load())
+		}
+		h.shutdownNow()
+	})
+}
+
+type countingBody struct {
+	io.Reader
+	closed *atomic.Int64
+	once   atomic.Bool
+}
+
+func (b *countingBody) Close() error {
+	if b.once.CompareAndSwap(false, true) {
+		b.closed.Add(1)
+	}
+	return nil
 }
 
 // The connections of a client that somebody else uses too are none of ours.

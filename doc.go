@@ -22,12 +22,13 @@
 //
 //   - Recording never waits for the endpoint, whatever that does.
 //   - Events about one object arrive in the order in which they were recorded,
-//     retries included. Different objects do not wait for each other.
+//     retries included. Different objects do not wait for each other, unless all
+//     eight workers are busy.
 //   - 429 is the endpoint's word for "I have this event already". It is final, on
 //     any attempt, and no error.
 //   - While the endpoint does not answer, events are kept, for up to an hour, and
 //     delivered when it is back.
-//   - Memory, goroutines and connections are bounded.
+//   - Memory, goroutines and connections of a recorder are bounded.
 //   - Every event meant for the endpoint ends in exactly one counted outcome, and
 //     at every scrape what was recorded is what has an outcome and what is pending.
 //   - No goroutine exists before the first event or after the last one.
@@ -52,7 +53,9 @@
 // Each object (kind, API group, namespace, name and UID) has a lane, first in,
 // first out. A worker takes the lane that has waited longest, posts its first
 // event, and puts the lane back at the end. There are at most eight workers
-// ([WithConcurrency]).
+// ([WithConcurrency]). A worker stays with its event through the waits between
+// attempts, so eight objects whose posts fail can make the others wait for up to
+// the length of a delivery: 15 s, or 40 s if each attempt hangs.
 //
 // An event that says the same as the last one waiting in its lane, in all but
 // time and resource version, is folded into that (outcome coalesced): in an
@@ -69,7 +72,8 @@
 //
 //	2xx                                        delivered
 //	429, on any attempt                        duplicate
-//	3xx, other 4xx, 501, a bad certificate     rejected, after one attempt
+//	other 4xx, 501, a bad certificate, and     rejected, after one attempt
+//	3xx unless it keeps the POST (307, 308)
 //	other 5xx on the last attempt              exhausted
 //	502, 503, 504 or no answer on the last     kept: the event stays at the head of
 //	                                           its lane and is tried again
@@ -79,11 +83,12 @@
 // endpoint hangs. When the endpoint is back, a worker finds out at the end of the
 // wait that it is in, after 8 s at most.
 //
-// An event whose attempts all got no answer while the endpoint took up and
-// answered others between the first and the last of them is exhausted too: then
-// it is the event that fails and not the endpoint. Events for which no reference
-// can be made are invalid, and those left when a shutdown ends are counted as
-// shutdown.
+// An event whose attempts get no answer while the endpoint is there for others is
+// exhausted too: if another event is taken up and answered between its last two
+// attempts, or between its deliveries three times. Then it is the event that
+// fails and not the endpoint. Events for which no reference can be made, or none
+// with a kind and a name, are invalid, and those left when a shutdown ends are
+// counted as shutdown.
 //
 // # Stopping
 //
@@ -113,7 +118,8 @@
 // One error line when an outage begins and one info line when it ends. Of lost
 // events the first of each outcome at once, with object, status and cause, and
 // then at most one line a minute. Verbosity 1 has duplicates, verbosity 2 every
-// recorded event. No line shows credentials, path or query of a URL.
+// recorded event. No line shows credentials, path or query of the endpoint's URL,
+// unless the controller put them into the event itself.
 //
 // # Testing
 //

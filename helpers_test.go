@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"maps"
 	"net/http"
 	"slices"
@@ -30,6 +32,7 @@ import (
 
 func TestMain(m *testing.M) {
 	klog.SetLogger(logr.Discard()) // client-go's own complaints
+	log.SetOutput(io.Discard)      // and net/http's
 	goleak.VerifyTestMain(m)
 }
 
@@ -249,6 +252,7 @@ type logLines struct {
 	mu    sync.Mutex
 	lines []logLine
 	quiet bool // keeps only errors and level 0
+	hook  func(message string)
 }
 
 type logLine struct {
@@ -280,8 +284,11 @@ func (l *logLines) add(level int, err error, message string, kv []any) {
 		line.Keys[kv[i].(string)] = kv[i+1]
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.lines = append(l.lines, line)
+	l.mu.Unlock()
+	if l.hook != nil {
+		l.hook(message)
+	}
 }
 
 // with returns the lines of a message.
@@ -314,4 +321,6 @@ const (
 	msgOutage     = "Notification endpoint does not answer, events are kept"
 	msgOutageOver = "Notification endpoint answers again"
 	msgOutageIdle = "Notification endpoint does not answer, and no event waits for it any more"
+	msgMended     = "Kubernetes event changed to what events.k8s.io takes"
+	msgRelated    = "Related object left out of the event"
 )

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"encoding/base64"
 	"errors"
 	"net/url"
 	"regexp"
@@ -27,7 +28,6 @@ type lossLog struct {
 		unsaid int       // events since then
 		timer  *time.Timer
 	}
-	closed bool
 }
 
 // lost logs that events were lost. keysAndValues say more of one of them.
@@ -37,7 +37,7 @@ func (l *lossLog) lost(o outcome, events int, cause error, keysAndValues ...any)
 	loss := &l.losses[o]
 	if !loss.last.IsZero() && now.Sub(loss.last) < lossLogInterval {
 		loss.unsaid += events
-		if loss.timer == nil && !l.closed {
+		if loss.timer == nil {
 			loss.timer = time.AfterFunc(loss.last.Add(lossLogInterval).Sub(now), func() { l.summarize(o) })
 		}
 		l.mu.Unlock()
@@ -67,17 +67,14 @@ func (l *lossLog) summarize(o outcome) {
 	}
 }
 
-// close logs what was not said yet. Later losses are logged without a timer.
-func (l *lossLog) close() {
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
+// flush logs what was not said yet.
+func (l *lossLog) flush() {
 	for o := range outcome(outcomes) {
 		l.summarize(o)
 	}
 }
 
-// objectKeys are the log keys that name an event.
+// logKeys are the log keys that name an event.
 func (n *notification) logKeys() []any {
 	return []any{
 		"kind", n.involved.Kind, "namespace", n.involved.Namespace, "name", n.involved.Name, "reason", n.reason,
@@ -90,8 +87,12 @@ type redactor struct{ secrets []string }
 
 const redacted = "[redacted]"
 
-// anyURL finds the URLs in a text.
-var anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>]*`)
+// anyURL finds the URLs in a text, and oddURL those that cannot be told apart
+// from what follows them, in quotes, as package url complains about them.
+var (
+	anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>]*`)
+	oddURL = regexp.MustCompile(`"[^"]*://[^"]*\s[^"]*"`)
+)
 
 // shortestSecret keeps words such as "/" or "v1" from being taken for secrets
 // wherever they appear. Nobody is kept out by anything shorter.
@@ -101,8 +102,10 @@ func newRedactor(endpoint *url.URL) *redactor {
 	r := &redactor{}
 	add := func(texts ...string) {
 		for _, s := range texts {
-			if len(s) >= shortestSecret {
-				r.secrets = append(r.secrets, s)
+			for _, form := range []string{s, url.PathEscape(s), url.QueryEscape(s)} {
+				if len(s) >= shortestSecret {
+					r.secrets = append(r.secrets, form, percentLower(form))
+				}
 			}
 		}
 	}
@@ -119,14 +122,29 @@ func newRedactor(endpoint *url.URL) *redactor {
 	if user := endpoint.User; user != nil {
 		password, _ := user.Password()
 		add(user.String(), user.Username(), password)
+		// As net/http sends it.
+		add(base64.StdEncoding.EncodeToString([]byte(user.Username() + ":" + password)))
 	}
 	// The longest first: a part of a secret must not keep the rest of it
 	// from being found.
 	slices.SortFunc(r.secrets, func(a, b string) int { return len(b) - len(a) })
+	r.secrets = slices.Compact(r.secrets)
 	return r
 }
 
+// percentLower writes the percent-encoded bytes of s with small letters.
+func percentLower(s string) string {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i:], strings.ToLower(string(b[i:i+3])))
+		}
+	}
+	return string(b)
+}
+
 func (r *redactor) text(s string) string {
+	s = oddURL.ReplaceAllString(s, `"`+redacted+`"`)
 	s = anyURL.ReplaceAllStringFunc(s, func(found string) string {
 		scheme, rest, _ := strings.Cut(found, "://")
 		authority, path, _ := cutAny(rest, "/?#")

@@ -16,11 +16,13 @@ func TestRedactionTakesEverySecretOutOfAText(t *testing.T) {
 	}{
 		{
 			"https://user:pass%2Fword@hooks.example.com/services/T0000/B1111/XYZSECRET?token=abc%3Ddef&b=second#frag",
-			[]string{"pass/word", "pass%2Fword", "T0000", "B1111", "XYZSECRET", "abc=def", "abc%3Ddef", "second", "frag"},
+			[]string{"pass/word", "pass%2Fword", "T0000", "B1111", "XYZSECRET", "abc=def", "abc%3Ddef", "second", "frag", "dXNlcjpwYXNzL3dvcmQ", "pass%2fword", "abc%3ddef"},
 			[]string{
 				`Post "https://user:pass%2Fword@hooks.example.com/services/T0000/B1111/XYZSECRET?token=abc%3Ddef&b=second": dial tcp: lookup hooks.example.com: no such host`,
 				"Cannot POST /services/T0000/B1111/XYZSECRET",
 				"no hook XYZSECRET for user pass/word with abc=def, second",
+				"authorization was Basic dXNlcjpwYXNzL3dvcmQ=",
+				"no pass%2fword, no abc%3ddef",
 				"see https://other.example.com/reset?key=XYZSECRET for help",
 			},
 			[]string{"hooks.example.com", "no such host", "Cannot POST", "other.example.com"},
@@ -33,10 +35,11 @@ func TestRedactionTakesEverySecretOutOfAText(t *testing.T) {
 		},
 		{
 			"http://host/",
-			[]string{"hunter2", "tok/en"},
+			[]string{"hunter2", "tok/en", "sec ret"},
 			[]string{
 				`invalid proxy address "http://me:hunter2@proxy:3128/tok/en"`,
 				`parse "http://me:hunter2/x@proxy": bad`,
+				`parse "http://me:hunter2 sec ret@proxy/": invalid character`,
 				`failed to parse Location header "https://me:hunter2@h/tok/en"`,
 			},
 			[]string{"proxy address", "Location header"},

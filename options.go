@@ -97,7 +97,9 @@ func WithConcurrency(posts int) Option {
 // oldest waiting events are dropped: those of the object that the new event is
 // about, else the oldest of all. Default: 16 MiB, some 20,000 typical events.
 // In bytes, counted as the heap holds them, at least 1; less is an error. An
-// event larger than the limit is always dropped.
+// event larger than the limit is always dropped. The JSON of the events being
+// posted comes on top: at most as many as [WithConcurrency] allows, each as large
+// as its event, or up to six times that if it consists of what JSON escapes.
 func WithQueueBytes(bytes int) Option {
 	return func(o *options) { o.queueBytes = bytes }
 }
@@ -236,13 +238,16 @@ func redactEndpoint(endpoint string) string {
 	if strings.ContainsAny(scheme, "@?#") {
 		return redacted
 	}
-	shown, hidden, cut := cutAny(rest, "/?#")
+	shown, hidden, cut := cutAny(rest, `/\?#`)
 	switch {
 	case strings.Contains(hidden, "@"):
 		// What comes before may be the first half of a password.
 		shown, cut = "", true
 	case strings.Contains(shown, "@"):
 		shown = redacted + shown[strings.LastIndex(shown, "@"):]
+	}
+	if colon := strings.LastIndex(shown, ":"); colon >= 0 && strings.Trim(shown[colon+1:], "0123456789]") != "" {
+		shown = shown[:colon+1] + redacted // no port, so perhaps a password
 	}
 	if len(shown) > most {
 		shown, cut = shown[:most], true

@@ -81,8 +81,8 @@ func TestAnEndpointMustBeAnAbsoluteHTTPURLWithAHost(t *testing.T) {
 		"http://:80":              `"http://:80"`,
 		"http://host:0":           `"http://host:0"`,
 		"http://host:65536/x":     `"http://host:65536/[redacted]"`,
-		"http://host:port/":       `"http://host:port/[redacted]"`,
-		"http:host":               `"http:host"`,
+		"http://host:port/":       `"http://host:[redacted]/[redacted]"`,
+		"http:host":               `"http:[redacted]"`,
 		" http://host/":           `" http://host/[redacted]"`,
 		"http://ho st/":           `"http://ho st/[redacted]"`,
 		"http://[::1/":            `"http://[::1/[redacted]"`,
@@ -113,7 +113,7 @@ func TestTheErrorAboutAnEndpointShowsNoSecret(t *testing.T) {
 		"ftp://user:s3cret@host/s3cret?token=s3cret", "http://user:s3cret@/x", "http://user:s3cret@host:99999/",
 		"http://user:s3/cret@host/", "http://user:s3?cret@host/s3", "http://user:s3#cret@host/", "user:s3cret@host:9090",
 		"http://user:%zzs3cret@host/", "http://us@er:s3cret@host:bad/", "//user:s3cret@host", "ftp://host/path/s3cret",
-		"ftp://host?s3cret", "host/s3cret", "x?s3cret://y", "a@s3cret://host", "http://host:port/a@s3cret",
+		"http://user:s3cret", "user:s3cret", `http://host\s3cret`, "ftp://host?s3cret", "host/s3cret", "x?s3cret://y", "a@s3cret://host", "http://host:port/a@s3cret",
 	} {
 		err := construct(url, "x")
 		if err == nil {

@@ -33,6 +33,7 @@ type queue struct {
 	pending list[item, *item] // all events, the one recorded first in front
 	size    int               // of pending
 	bytes   int               // held by the events and their lanes
+	pinned  int               // bytes of the events being posted and their lanes
 	seq     uint64            // of the event recorded last
 	workers int
 	peak    int // lanes at a time since the map was made
@@ -59,9 +60,11 @@ type item struct {
 	behind *item // the next in the lane
 	seq    uint64
 
-	// firstFailed is when the first attempt of the latest delivery ended,
-	// if that delivery was in vain. Only the worker that has the item uses it.
-	firstFailed time.Duration
+	// What only the worker that has the item uses: when its latest attempt
+	// ended, and how many of its deliveries began after another event had been
+	// answered since.
+	failed  time.Duration
+	strikes int
 }
 
 // waiter waits until every event up to a sequence number is settled.
@@ -104,25 +107,27 @@ func (q *queue) push(it *item) pushed {
 		return pushed{}
 	}
 
-	laneBytes := 0
-	if l == nil {
+	laneBytes, pinned := 0, q.pinned
+	switch {
+	case l == nil:
 		laneBytes = key.laneBytes()
+	case !l.busy:
+		pinned += l.bytes
 	}
 	var result pushed
+	if laneBytes+it.bytes > q.limit-pinned {
+		// It would not fit if everything else were dropped.
+		q.counts.settle(overflow)
+		result.lose(it)
+		return result
+	}
 	for q.bytes+laneBytes+it.bytes > q.limit {
-		victim := q.oldestWaitingLocked()
-		if l != nil && l.firstWaiting() != nil {
+		var victim *item
+		if l != nil {
 			victim = l.firstWaiting()
 		}
-		if victim == nil || laneBytes+it.bytes > q.limit {
-			// There is no room for it, and there would be none.
-			if l != nil && l.head == nil {
-				q.dropLaneLocked(l)
-			}
-			q.counts.settle(overflow)
-			victim = it
-			result.lose(victim)
-			return result
+		if victim == nil {
+			victim = q.oldestWaitingLocked()
 		}
 		result.lose(victim)
 		q.removeLocked(victim, overflow)
@@ -177,18 +182,20 @@ func (q *queue) take() *item {
 	}
 	q.ready.remove(l)
 	l.busy = true
+	q.pinned += l.bytes + l.head.bytes
 	return l.head
 }
 
-// settle ends an event that a worker has taken. It reports false if the event
-// was settled before, by an abandoned shutdown.
-func (q *queue) settle(it *item, o outcome) bool {
+// settle ends an event that a worker has taken, unless a shutdown has given it
+// up meanwhile.
+func (q *queue) settle(it *item, o outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := it.lane
 	if l == nil {
-		return false
+		return
 	}
+	q.pinned -= l.bytes + it.bytes
 	q.removeLocked(it, o)
 	it.lane = nil
 	if l.head == nil {
@@ -197,7 +204,6 @@ func (q *queue) settle(it *item, o outcome) bool {
 		l.busy = false
 		q.ready.pushBack(l)
 	}
-	return true
 }
 
 // putBack leaves an event that a worker has taken at the head of its lane, and
@@ -206,6 +212,7 @@ func (q *queue) putBack(it *item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l := it.lane; l != nil {
+		q.pinned -= l.bytes + it.bytes
 		l.busy = false
 		q.ready.pushBack(l)
 	}
@@ -269,7 +276,7 @@ func (q *queue) abandon() (int, *notification) {
 	for _, l := range q.lanes {
 		q.counts.hold(-l.bytes)
 	}
-	q.lanes, q.ready, q.bytes, q.peak = nil, list[lane, *lane]{}, 0, 0
+	q.lanes, q.ready, q.bytes, q.pinned, q.peak = nil, list[lane, *lane]{}, 0, 0, 0
 	return n, first
 }
 
@@ -290,10 +297,15 @@ func (q *queue) oldest() (time.Time, bool) {
 	return q.pending.front.recorded, true
 }
 
-// foldLocked replaces a waiting event by one that says the same later.
+// foldLocked replaces a waiting event by one that says the same later or, if
+// that is larger than the limit allows, gives it its time.
 func (q *queue) foldLocked(into *item, n *notification) {
-	q.resizeLocked(0, n.bytes-into.bytes)
-	into.notification = *n
+	if more := n.bytes - into.bytes; q.bytes+more <= q.limit {
+		q.resizeLocked(0, more)
+		into.notification = *n
+	} else {
+		into.recorded = n.recorded
+	}
 	q.pending.remove(into)
 	q.pending.pushBack(into)
 	q.counts.settle(coalesced)
@@ -363,8 +375,13 @@ func (q *queue) dropLaneLocked(l *lane) {
 	}
 	delete(q.lanes, l.key)
 	q.resizeLocked(0, -l.bytes)
-	if len(q.lanes) == 0 && q.peak > 64 {
-		q.lanes, q.peak = nil, 0 // a map never shrinks by itself
+	if q.peak > 64 && len(q.lanes) < q.peak/4 {
+		// A map never shrinks by itself, and neither does its clone.
+		smaller := make(map[laneKey]*lane, len(q.lanes))
+		for k, l := range q.lanes {
+			smaller[k] = l
+		}
+		q.lanes, q.peak = smaller, len(smaller)
 	}
 }
 

@@ -165,6 +165,20 @@ func TestQueueFoldsAnEventIntoTheLastWaitingOneThatSaysTheSame(t *testing.T) {
 	}
 }
 
+func TestAnEventThatIsFoldedCountsAsNewWhenTheOldestIsDropped(t *testing.T) {
+	cost := testItem("a", "0").bytes + testItem("a", "0").laneKey().laneBytes()
+	q, _ := newTestQueue(2*cost, 1)
+	q.push(testItem("a", "x"))
+	q.push(testItem("b", "y"))
+	q.push(testItem("a", "x")) // folded
+	if p := q.push(testItem("c", "z")); p.lostEvents != 1 || p.lostFirst.message != "y" {
+		t.Errorf("lost %+v, want y, which is older now", p)
+	}
+	if at, _ := q.oldest(); at.IsZero() {
+		t.Error("no oldest event")
+	}
+}
+
 func TestQueueNeverFoldsIntoAnEventThatIsBeingPostedOrIsNotTheLast(t *testing.T) {
 	q, c := newTestQueue(1<<20, 1)
 	q.push(testItem("a", "x"))
@@ -230,28 +244,90 @@ func TestQueueNeverDropsTheEventThatIsBeingPosted(t *testing.T) {
 	if p := q.push(testItem("b", "2")); p.lostEvents != 1 || p.lostFirst.message != "2" {
 		t.Fatalf("lost %+v, want the new event", p)
 	}
-	if !q.settle(it, delivered) {
-		t.Error("the event being posted was settled by somebody else")
-	}
+	q.settle(it, delivered)
 	if s := checkSum(t, c); s.outcomes[overflow] != 2 || s.outcomes[delivered] != 1 {
 		t.Errorf("counts %+v", s)
 	}
 }
 
+// An event that would not fit if all were dropped costs none of them.
+func TestQueueDropsNothingForAnEventThatCannotFit(t *testing.T) {
+	q, c := newTestQueue(20_000, 4)
+	large := strings.Repeat("x", 14_000)
+	q.push(testItem("busy", large))
+	q.take() // 14,000 bytes cannot be dropped
+	for i := range 5 {
+		q.push(testItem(fmt.Sprint("object", i), "m"))
+	}
+	for _, object := range []string{"new", "object0", "busy"} {
+		if p := q.push(testItem(object, large[:7000])); p.lostEvents != 1 || p.lostFirst.message != large[:7000] {
+			t.Errorf("%s: %d events lost, want only the new one", object, p.lostEvents)
+		}
+	}
+	if s := checkSum(t, c); s.pending != 6 {
+		t.Errorf("%d events pending, want all 6", s.pending)
+	}
+}
+
+func TestQueueFoldsWithinItsLimit(t *testing.T) {
+	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "default", Name: "a"}
+	q, c := newTestQueue(2000, 1)
+	q.push(newItem(time.Unix(1, 0), ref, nil, nil, "Normal", "R", "", "m"))
+	ref.ResourceVersion = strings.Repeat("7", 10_000)
+	q.push(newItem(time.Unix(5, 0), ref, nil, nil, "Normal", "R", "", "m"))
+	if s := checkSum(t, c); s.outcomes[coalesced] != 1 || s.bytes > 2000 {
+		t.Errorf("counts %+v", s)
+	}
+	if it := q.take(); !it.recorded.Equal(time.Unix(5, 0)) {
+		t.Errorf("time %v", it.recorded)
+	}
+}
+
+func TestTheMapOfLanesShrinks(t *testing.T) {
+	q, _ := newTestQueue(1<<30, 1)
+	q.push(testItem("stuck", "m"))
+	stuck := q.take()
+	before := heapOf()
+	for range 3 {
+		for i := range 30_000 {
+			q.push(testItem(fmt.Sprint("object", i), "m"))
+		}
+		for it := q.take(); it != nil; it = q.take() {
+			q.settle(it, delivered)
+		}
+	}
+	if grown := heapOf() - before; grown > 500_000 {
+		t.Errorf("%d bytes are left of 30,000 lanes", grown)
+	}
+	q.settle(stuck, delivered)
+	runtime.KeepAlive(q)
+}
+
+func heapOf() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
 func TestQueueDrainedWaitsForEarlierEventsOnly(t *testing.T) {
-	q, _ := newTestQueue(1<<20, 2)
+	q, _ := newTestQueue(1<<20, 3)
 	q.push(testItem("a", "a0"))
 	q.push(testItem("b", "b0"))
 	done, forget := q.drained()
 	defer forget()
+	q.push(testItem("c", "c0"))
 	q.push(testItem("a", "a1"))
-	q.settle(q.take(), delivered)
+	a0, b0, c0 := q.take(), q.take(), q.take()
+	q.settle(a0, delivered)
+	q.settle(c0, delivered) // a later one
 	select {
 	case <-done:
 		t.Fatal("done while b0 is pending")
 	default:
 	}
-	it := q.take() // b0
+	it := b0
 	q.settle(it, rejected)
 	select {
 	case <-done:
@@ -295,9 +371,7 @@ func TestQueueAbandonSettlesEverythingOnce(t *testing.T) {
 		t.Fatalf("abandoned %d, want 4", n)
 	}
 	<-done
-	if q.settle(it, delivered) {
-		t.Error("an abandoned event was settled again")
-	}
+	q.settle(it, delivered) // counts no more, see below
 	q.putBack(it)
 	if q.take() != nil {
 		t.Error("a stopped queue handed out an event")
@@ -406,13 +480,6 @@ func TestQueueBehavesAsItsModel(t *testing.T) {
 }
 
 func TestQueueChargesWhatTheHeapHolds(t *testing.T) {
-	heap := func() int {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int(m.HeapAlloc)
-	}
 	for name, test := range map[string]struct {
 		objects, events int
 		message         int
@@ -426,14 +493,14 @@ func TestQueueChargesWhatTheHeapHolds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, _ := newTestQueue(1<<30, 8)
-			before := heap()
+			before := heapOf()
 			for i := range test.events {
 				object := fmt.Sprintf("podinfo-%d", i%test.objects)
 				ref := &corev1.ObjectReference{Kind: "Kustomization", APIVersion: "kustomize.toolkit.fluxcd.io/v1",
 					Namespace: "flux-system", Name: object, UID: types.UID(fmt.Sprintf("6c1ee2f5-5a3f-4c83-a1a4-%012d", i%test.objects)), ResourceVersion: fmt.Sprint(i)}
 				q.push(newItem(time.Now(), ref, nil, test.annotations, "Normal", "Progressing", "", fmt.Sprintf("%0*d", test.message, i)))
 			}
-			held := heap() - before
+			held := heapOf() - before
 			ratio := float64(held) / float64(q.bytes)
 			t.Logf("%d events, %d objects: charged %d bytes, heap %d, ratio %.3f; %d bytes an event", test.events, test.objects, q.bytes, held, ratio, q.bytes/test.events)
 			if ratio > 1.25 || ratio < 0.8 {

@@ -241,7 +241,8 @@ func (r *EventRecorder) withLogger(logger klog.Logger) *EventRecorder {
 // delivered, or lost and counted as such. Events recorded later do not prolong
 // it. If ctx ends first, Flush returns an error that wraps ctx.Err() and says
 // how many events are pending. It changes nothing: events are posted whether
-// anyone waits or not.
+// anyone waits or not. It must not be called by the logger, the HTTP client or
+// the wrapped recorder, on whose return an event may depend.
 func (r *EventRecorder) Flush(ctx context.Context) error {
 	if r.idle() || r.shared.delivery == nil {
 		return nil
@@ -258,6 +259,7 @@ func (r *EventRecorder) Flush(ctx context.Context) error {
 // Shutdown may be called more than once and concurrently: the end of any
 // caller's context ends the drain, and every caller gets the same result. Later
 // events still reach Kubernetes; for the endpoint they are counted as shutdown.
+// Like Flush, it must not be called by what the recorder itself calls.
 func (r *EventRecorder) Shutdown(ctx context.Context) error {
 	if r.idle() || r.shared.delivery == nil {
 		return nil

@@ -38,19 +38,21 @@ func CheckRetry(ctx context.Context, resp *http.Response, err error) (bool, erro
 // most 1, 2, 4 and 8 seconds.
 //
 // The Retry-After header of a 503 takes the place of the growing wait, in
-// seconds or as an HTTP date, but never exceeds maxWait: retryablehttp's own
-// DefaultBackoff obeys it without a limit. One that cannot be read is ignored.
+// seconds or as an HTTP date, but never exceeds maxWait (retryablehttp's own
+// DefaultBackoff obeys it without a limit) and never falls below minWait. One
+// that cannot be read is ignored.
 //
 // The result is never negative and never above maxWait. Backoff is safe for
 // concurrent use.
 func Backoff(minWait, maxWait time.Duration, attempt int, resp *http.Response) time.Duration {
 	maxWait = max(maxWait, 0)
+	minWait = min(max(minWait, 0), maxWait)
 	if resp != nil && resp.StatusCode == http.StatusServiceUnavailable {
 		if wait, ok := retryAfter(resp.Header.Get("Retry-After"), time.Now()); ok {
-			return min(wait, maxWait)
+			return min(max(wait, minWait), maxWait)
 		}
 	}
-	wait := min(max(minWait, 0), maxWait)
+	wait := minWait
 	for ; attempt > 0 && wait > 0 && wait < maxWait; attempt-- {
 		if wait > maxWait/2 {
 			wait = maxWait // doubling would pass the limit, or overflow

@@ -116,7 +116,7 @@ func TestBackoffHonoursRetryAfterOf503UpToTheMaximum(t *testing.T) {
 		for value, want := range map[string]time.Duration{
 			"7":                       7 * s,
 			" 7 ":                     7 * s,
-			"0":                       0,
+			"0":                       s,
 			"29":                      29 * s,
 			"30":                      30 * s,
 			"31":                      30 * s,
@@ -128,7 +128,7 @@ func TestBackoffHonoursRetryAfterOf503UpToTheMaximum(t *testing.T) {
 			in(5*s, time.RFC850):      5 * s,
 			in(5*s, time.ANSIC):       5 * s,
 			in(time.Hour, gmt):        30 * s,
-			in(-time.Hour, gmt):       0,
+			in(-time.Hour, gmt):       s,
 		} {
 			if got := Backoff(s, 30*s, 3, response(503, "Retry-After", value)); got != want {
 				t.Errorf("Retry-After %q: %v, want %v", value, got, want)

@@ -276,6 +276,71 @@ func TestFlushGivesUpWithItsContextAndChangesNothing(t *testing.T) {
 	})
 }
 
+func TestFlushOfNothingSucceedsWhateverItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "m")
+		h.settled()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 100 {
+			if err := h.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := h.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A logger that calls back ends at its deadline like any other caller.
+func TestALoggerThatShutsTheRecorderDownDoesNotDeadlock(t *testing.T) {
+	for name, behave := range map[string]eventstest.Behavior{"while shutting down": eventstest.Hang(), "in a worker": eventstest.Status(400)} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				tr.Behave(behave)
+				h := newHarness(t, tr.URL(), on(tr))
+				h.log.hook = func(message string) {
+					if message == msgLost {
+						ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+						defer cancel()
+						_ = h.Shutdown(ctx)
+					}
+				}
+				h.say("a", "m")
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				_ = h.Shutdown(ctx)
+				if took := time.Since(start); took > 7*time.Second {
+					t.Errorf("took %v", took)
+				}
+			})
+		})
+	}
+}
+
+func TestLossesAfterTheShutdownAreAllSpokenOf(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		if err := h.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 100 {
+			h.say("a", fmt.Sprint(i))
+		}
+		time.Sleep(2 * time.Minute)
+		sum := 0
+		for _, line := range h.log.errors() {
+			sum += line.Keys["events"].(int)
+		}
+		if sum != 100 {
+			t.Errorf("the lines speak of %d events, lost were 100", sum)
+		}
+	})
+}
+
 func TestFlushEndsWhenAShutdownSettlesTheRest(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 		tr.Behave(eventstest.Hang())

@@ -25,7 +25,7 @@ import (
 // knownMessages are all that the recorder logs; docs/operations.md explains them.
 var knownMessages = map[string]bool{
 	msgRecorded: true, msgDuplicate: true, msgLost: true, msgMoreLost: true,
-	msgOutage: true, msgOutageOver: true, msgOutageIdle: true,
+	msgOutage: true, msgOutageOver: true, msgOutageIdle: true, msgMended: true, msgRelated: true,
 }
 
 // Everything at once, on real sockets: many goroutines record, the endpoint
@@ -255,6 +255,9 @@ func TestAThousandRecordersCostNothingWhenIdle(t *testing.T) {
 	if err := last.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// Well before a connection would be closed for being idle.
+	wait, cancel = context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
 	for wait.Err() == nil && runtime.NumGoroutine() > goroutines {
 		runtime.Gosched()
 	}

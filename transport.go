@@ -16,16 +16,24 @@ import (
 // idle connection, so that no event is posted into a closing one.
 const idleTimeout = 20 * time.Second
 
+// dialTimeout limits making a connection, and its TLS handshake.
+const dialTimeout = 5 * time.Second
+
 // sharedTransport serves every recorder that was given no other, so that a
 // process with many recorders keeps no more connections than it uses.
 var sharedTransport = sync.OnceValue(func() *http.Transport {
 	return &http.Transport{
-		Proxy:               proxyFromEnvironment,
-		DialContext:         (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext,
+		Proxy: proxyFromEnvironment,
+		// net/http goes on dialing when the attempt that wanted the connection
+		// is over: without these limits, dials to an endpoint that drops every
+		// packet would pile up.
+		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout: dialTimeout,
+		MaxConnsPerHost:     maxConcurrency,
+
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: maxConcurrency,
 		IdleConnTimeout:     idleTimeout,
-		TLSHandshakeTimeout: 10 * time.Second,
 	}
 })
 
@@ -50,7 +58,7 @@ func newClient(o *options) *http.Client {
 	if o.client != nil {
 		client = *o.client
 	}
-	if client.Transport == nil {
+	if isNil(client.Transport) {
 		client.Transport = sharedTransport()
 	}
 	client.Timeout = 0 // see attempt
@@ -79,15 +87,22 @@ func newClient(o *options) *http.Client {
 type attempt struct {
 	next     http.RoundTripper
 	deadline time.Time
+	status   int // of the answer to the last request, 0 if there was none
 }
 
 func (a *attempt) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithDeadline(req.Context(), a.deadline)
+	a.status = 0
 	resp, err := a.next.RoundTrip(req.WithContext(ctx))
-	if err != nil {
+	if err != nil || resp == nil || resp.Body == nil {
+		// The last two are faults of the transport that net/http mends.
 		cancel()
-		return nil, err
+		if err == nil && resp != nil {
+			a.status = resp.StatusCode
+		}
+		return resp, err
 	}
+	a.status = resp.StatusCode
 	resp.Body = &attemptBody{resp.Body, cancel}
 	return resp, nil
 }
