@@ -63,7 +63,7 @@ compare:
 # Tests against a real API server. Builds one, once, unless KUBEBUILDER_ASSETS
 # names one.
 e2e:
-	cd e2e && KUBEBUILDER_ASSETS="$$(bash assets/build.sh)" $(GO) test -count=1 ./...
+	cd e2e && dir="$$(bash assets/build.sh)" && KUBEBUILDER_ASSETS="$$dir" $(GO) test -count=1 -race ./...
 
 # The rules and the dashboard of docs/, against what the recorder exposes.
 docs:

@@ -35,11 +35,12 @@ const (
 //
 // The related object and the action are always in the payload; in the
 // Kubernetes event they are where the API has a place for them. What
-// events.k8s.io would refuse is mended in the Kubernetes event, never in the
-// payload: an empty action becomes the reason; an empty reason becomes the
-// action, or Unknown; a type other than Warning becomes Normal; a note of more
-// than 1,024 bytes, a reason or action of more than 128 is cut and ends in "…";
-// invalid UTF-8 becomes U+FFFD. What is mended is logged at verbosity 1.
+// events.k8s.io would refuse, or store as it should not be, is mended in the
+// Kubernetes event, never in the payload: an empty action becomes the reason; an
+// empty reason becomes the action, or Unknown; a type other than Warning becomes
+// Normal; a note of more than 1,024 bytes, a reason or action of more than 128 is
+// cut and ends in "…"; invalid UTF-8 becomes U+FFFD. What is mended is logged at
+// verbosity 1.
 //
 // All methods may be called concurrently, and on nil, which does nothing.
 type EventsV1Recorder struct{ r *EventRecorder }

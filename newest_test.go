@@ -2,7 +2,7 @@
 
 package events_test
 
-// What only the newest supported versions have; `make test-newest` sets the tag.
+// What only the newest supported versions have; `make newest` sets the tag.
 
 import (
 	kubeevents "k8s.io/client-go/tools/events"

@@ -33,7 +33,8 @@
 //	_ = c.Create(ctx, story.A(namespace, time.Now().Add(plan.AReady)))
 //	_ = c.Create(ctx, story.B(namespace))
 //	_ = timeline.WaitReady(ctx, story.NameB)
-//	_ = recorder.Flush(ctx)
+//	// Stop the manager and wait for its end: B's reconciler records its last
+//	// event after B is ready, and the recorder is drained then.
 //	err := plan.Kept(timeline)
 //
 // All errors but the last are left out here.
