@@ -206,11 +206,15 @@ func (d *delivery) post(it *item) (r result) {
 	if err != nil {
 		return result{err: err, final: true}
 	}
-	req, err := retryablehttp.NewRequestWithContext(d.ctx, http.MethodPost, d.endpoint.String(), body)
-	if err != nil {
+	// Like http.NewRequestWithContext, without parsing the URL each time. The
+	// copy is for transports that change it.
+	endpoint := *d.endpoint
+	plain := http.Request{Method: http.MethodPost, URL: &endpoint, Host: endpoint.Host,
+		Header: http.Header{"Content-Type": {"application/json"}}}
+	req := &retryablehttp.Request{Request: plain.WithContext(d.ctx)}
+	if err := req.SetBody(body); err != nil {
 		return result{err: err, final: true}
 	}
-	req.Header.Set("Content-Type", "application/json")
 
 	// since reports whether another event has been taken up after that time,
 	// by this recorder, and answered. Attempts of this event end later than

@@ -3,6 +3,7 @@ package events
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/reference"
 )
 
@@ -177,17 +179,21 @@ func heapBytes(size int) int {
 	}
 }
 
-// lane is the key of the lane that keeps the events of one object in order.
+// laneKey is the key of the lane that keeps the events of one object in order.
 func (n *notification) laneKey() laneKey {
 	gv, _ := schema.ParseGroupVersion(n.involved.APIVersion)
-	return laneKey{
-		kind:      n.involved.Kind,
-		group:     gv.Group,
-		namespace: n.involved.Namespace,
-		name:      n.involved.Name,
-		uid:       string(n.involved.UID),
-	}
+	return laneKey(maphash.Comparable(laneSeed, objectKey{
+		kind: n.involved.Kind, group: gv.Group, namespace: n.involved.Namespace, name: n.involved.Name, uid: n.involved.UID,
+	}))
 }
+
+// objectKey is what makes an object that object and no other.
+type objectKey struct {
+	kind, group, namespace, name string
+	uid                          types.UID
+}
+
+var laneSeed = maphash.MakeSeed()
 
 // equal reports whether two events say the same: everything but the time at
 // which they were recorded and, since it is no more than the object's own

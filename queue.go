@@ -1,15 +1,19 @@
 package events
 
 import (
-	"strings"
 	"sync"
 	"time"
 	"unsafe"
 )
 
-// laneKey names an object. Events about different objects may overtake each
-// other, events about one object may not.
-type laneKey struct{ kind, group, namespace, name, uid string }
+// laneKey stands for an object: events about different objects may overtake each
+// other, events about one object may not. It is a hash, so that a lane costs
+// little memory. Should two objects have the same, they share a lane.
+type laneKey uint64
+
+// laneBytes is the memory of a lane: its struct and its place in the map, which
+// is between 7/16 and 7/8 full.
+const laneBytes = (int(unsafe.Sizeof(lane{}))+15)&^15 + int(unsafe.Sizeof(laneKey(0))+unsafe.Sizeof((*lane)(nil)))*3/2
 
 // queue holds the events that wait for the endpoint: a lane for each object
 // that has any, first in, first out.
@@ -49,7 +53,6 @@ type lane struct {
 	key        laneKey
 	head, tail *item
 	busy       bool
-	bytes      int
 }
 
 // item is an event in the queue. lane is nil once it is settled.
@@ -107,21 +110,21 @@ func (q *queue) push(it *item) pushed {
 		return pushed{}
 	}
 
-	laneBytes, pinned := 0, q.pinned
+	need, pinned := it.bytes, q.pinned
 	switch {
 	case l == nil:
-		laneBytes = key.laneBytes()
+		need += laneBytes
 	case !l.busy:
-		pinned += l.bytes
+		pinned += laneBytes
 	}
 	var result pushed
-	if laneBytes+it.bytes > q.limit-pinned {
+	if need > q.limit-pinned {
 		// It would not fit if everything else were dropped.
 		q.counts.settle(overflow)
 		result.lose(it)
 		return result
 	}
-	for q.bytes+laneBytes+it.bytes > q.limit {
+	for q.bytes+need > q.limit {
 		var victim *item
 		if l != nil {
 			victim = l.firstWaiting()
@@ -138,7 +141,7 @@ func (q *queue) push(it *item) pushed {
 	}
 
 	if l == nil {
-		l = &lane{key: key.clone(), bytes: laneBytes}
+		l = &lane{key: key}
 		q.addLaneLocked(l)
 	}
 	q.seq++
@@ -182,7 +185,7 @@ func (q *queue) take() *item {
 	}
 	q.ready.remove(l)
 	l.busy = true
-	q.pinned += l.bytes + l.head.bytes
+	q.pinned += laneBytes + l.head.bytes
 	return l.head
 }
 
@@ -195,7 +198,7 @@ func (q *queue) settle(it *item, o outcome) {
 	if l == nil {
 		return
 	}
-	q.pinned -= l.bytes + it.bytes
+	q.pinned -= laneBytes + it.bytes
 	q.removeLocked(it, o)
 	it.lane = nil
 	if l.head == nil {
@@ -212,7 +215,7 @@ func (q *queue) putBack(it *item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l := it.lane; l != nil {
-		q.pinned -= l.bytes + it.bytes
+		q.pinned -= laneBytes + it.bytes
 		l.busy = false
 		q.ready.pushBack(l)
 	}
@@ -273,9 +276,7 @@ func (q *queue) abandon() (int, *notification) {
 		q.settledLocked(it)
 		it.lane = nil
 	}
-	for _, l := range q.lanes {
-		q.counts.hold(-l.bytes)
-	}
+	q.counts.hold(-len(q.lanes) * laneBytes)
 	q.lanes, q.ready, q.bytes, q.pinned, q.peak = nil, list[lane, *lane]{}, 0, 0, 0
 	return n, first
 }
@@ -366,7 +367,7 @@ func (q *queue) addLaneLocked(l *lane) {
 	q.lanes[l.key] = l
 	q.peak = max(q.peak, len(q.lanes))
 	q.ready.pushBack(l)
-	q.resizeLocked(0, l.bytes)
+	q.resizeLocked(0, laneBytes)
 }
 
 func (q *queue) dropLaneLocked(l *lane) {
@@ -374,7 +375,7 @@ func (q *queue) dropLaneLocked(l *lane) {
 		q.ready.remove(l)
 	}
 	delete(q.lanes, l.key)
-	q.resizeLocked(0, -l.bytes)
+	q.resizeLocked(0, -laneBytes)
 	if q.peak > 64 && len(q.lanes) < q.peak/4 {
 		// A map never shrinks by itself, and neither does its clone.
 		smaller := make(map[laneKey]*lane, len(q.lanes))
@@ -418,26 +419,3 @@ func (l *lane) isBusy(it *item) bool { return l.busy && l.head == it }
 
 func (l *lane) link() *links[lane]  { return &l.links }
 func (it *item) link() *links[item] { return &it.links }
-
-// laneBytes is the memory of a lane: its struct, the text of its key, and its
-// place in the map, which is between 7/16 and 7/8 full.
-func (k laneKey) laneBytes() int {
-	const slot = int(unsafe.Sizeof(laneKey{}) + unsafe.Sizeof((*lane)(nil)))
-	return heapBytes(int(unsafe.Sizeof(lane{}))) + heapBytes(k.textLen()) + slot*3/2
-}
-
-func (k laneKey) textLen() int {
-	return len(k.kind) + len(k.group) + len(k.namespace) + len(k.name) + len(k.uid)
-}
-
-// clone returns the key in memory of its own.
-func (k laneKey) clone() laneKey {
-	var text strings.Builder
-	text.Grow(k.textLen())
-	for _, s := range []*string{&k.kind, &k.group, &k.namespace, &k.name, &k.uid} {
-		from := text.Len()
-		text.WriteString(*s)
-		*s = text.String()[from:]
-	}
-	return k
-}

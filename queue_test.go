@@ -166,7 +166,7 @@ func TestQueueFoldsAnEventIntoTheLastWaitingOneThatSaysTheSame(t *testing.T) {
 }
 
 func TestAnEventThatIsFoldedCountsAsNewWhenTheOldestIsDropped(t *testing.T) {
-	cost := testItem("a", "0").bytes + testItem("a", "0").laneKey().laneBytes()
+	cost := testItem("a", "0").bytes + laneBytes
 	q, _ := newTestQueue(2*cost, 1)
 	q.push(testItem("a", "x"))
 	q.push(testItem("b", "y"))
@@ -193,8 +193,7 @@ func TestQueueNeverFoldsIntoAnEventThatIsBeingPostedOrIsNotTheLast(t *testing.T)
 
 func TestQueueOverflowDropsTheOldestOfTheSameObjectElseTheOldestOfAll(t *testing.T) {
 	cost := testItem("a", "0").bytes
-	lane := testItem("a", "0").laneKey().laneBytes()
-	q, c := newTestQueue(4*cost+2*lane, 1) // four events about two objects
+	q, c := newTestQueue(4*cost+2*laneBytes, 1) // four events about two objects
 	push := func(object, message string, wantLost ...string) {
 		t.Helper()
 		p := q.push(testItem(object, message))
@@ -234,7 +233,7 @@ func TestQueueOverflowDropsTheOldestOfTheSameObjectElseTheOldestOfAll(t *testing
 }
 
 func TestQueueNeverDropsTheEventThatIsBeingPosted(t *testing.T) {
-	cost := testItem("a", "0").bytes + testItem("a", "0").laneKey().laneBytes()
+	cost := testItem("a", "0").bytes + laneBytes
 	q, c := newTestQueue(cost, 1)
 	q.push(testItem("a", "0"))
 	it := q.take()
@@ -266,6 +265,39 @@ func TestQueueDropsNothingForAnEventThatCannotFit(t *testing.T) {
 	}
 	if s := checkSum(t, c); s.pending != 6 {
 		t.Errorf("%d events pending, want all 6", s.pending)
+	}
+}
+
+// Each part of what names an object counts for its lane, and nothing else does.
+func TestWhatNamesAnObjectDecidesItsLane(t *testing.T) {
+	base := corev1.ObjectReference{Kind: "K", APIVersion: "g/v1", Namespace: "ns", Name: "n", UID: "u", ResourceVersion: "1", FieldPath: "f"}
+	key := func(change func(*corev1.ObjectReference)) laneKey {
+		ref := base
+		change(&ref)
+		return newItem(time.Now(), &ref, nil, nil, "Normal", "R", "", "m").laneKey()
+	}
+	same := key(func(*corev1.ObjectReference) {})
+	for name, change := range map[string]func(*corev1.ObjectReference){
+		"version":          func(r *corev1.ObjectReference) { r.APIVersion = "g/v2" },
+		"resource version": func(r *corev1.ObjectReference) { r.ResourceVersion = "2" },
+		"field path":       func(r *corev1.ObjectReference) { r.FieldPath = "" },
+	} {
+		if key(change) != same {
+			t.Errorf("another %s is another lane", name)
+		}
+	}
+	for name, change := range map[string]func(*corev1.ObjectReference){
+		"kind":      func(r *corev1.ObjectReference) { r.Kind = "L" },
+		"group":     func(r *corev1.ObjectReference) { r.APIVersion = "h/v1" },
+		"no group":  func(r *corev1.ObjectReference) { r.APIVersion = "v1" },
+		"namespace": func(r *corev1.ObjectReference) { r.Namespace = "" },
+		"name":      func(r *corev1.ObjectReference) { r.Name = "m" },
+		"UID":       func(r *corev1.ObjectReference) { r.UID = "v" },
+		"shifted":   func(r *corev1.ObjectReference) { r.Namespace, r.Name = "nsn", "" },
+	} {
+		if key(change) == same {
+			t.Errorf("another %s is the same lane", name)
+		}
 	}
 }
 
