@@ -77,7 +77,7 @@ func TestAFailureOfOneRecorderDoesNotCostTheOthersTheirConnections(t *testing.T)
 	good, conns := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })
 	bad, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
 	h := newHarness(t, good.URL)
-	failing := newHarness(t, bad.URL, events.WithRetryWait(1, 1))
+	failing := newHarness(t, bad.URL, events.WithRetryWait(time.Millisecond, time.Millisecond))
 	for i := range 10 {
 		h.say("a", fmt.Sprint("event ", i))
 		h.settled()

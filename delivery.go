@@ -115,7 +115,7 @@ var hostname = sync.OnceValue(func() string {
 func (d *delivery) enqueue(it *item) {
 	p := d.queue.push(it)
 	if p.lostEvents > 0 {
-		d.losses.lost(p.lost, p.lostEvents, nil, p.lostFirst.logKeys()...)
+		d.losses.lost(p.lost, p.lostEvents, p.cause(), p.lostFirst.logKeys()...)
 	}
 	if p.startWorker {
 		go d.work()
@@ -291,7 +291,7 @@ func (d *delivery) settle(it *item, o outcome, r result) {
 		if r.status != 0 {
 			keys = append(keys, "status", r.status, "body", r.body)
 		}
-		d.losses.lost(o, 1, d.redact.error(r.err), keys...)
+		d.losses.lost(o, 1, d.redact.error(r.cause()), append(keys, "endpoint", d.shownEndpoint())...)
 	}
 	d.queue.settle(it, o)
 }
@@ -330,7 +330,7 @@ func (d *delivery) beginOutage(began time.Duration, cause error) {
 	d.outage.mu.Unlock()
 	if begins {
 		d.counts.outage(+1)
-		d.log.Error(d.redact.error(cause), "Notification endpoint does not answer, events are kept",
+		d.log.Error(d.redact.error(cause), "Notification endpoint cannot be reached, events are kept",
 			"endpoint", d.shownEndpoint(), "pending", d.queue.length())
 	}
 }
@@ -351,7 +351,7 @@ func (d *delivery) endOutage(answers bool) {
 		d.log.Info("Notification endpoint answers again",
 			"endpoint", d.shownEndpoint(), "outage", lasted, "kept", d.queue.length())
 	} else {
-		d.log.Info("Notification endpoint does not answer, and no event waits for it any more",
+		d.log.Info("Notification endpoint cannot be reached, and no event waits for it any more",
 			"endpoint", d.shownEndpoint(), "outage", lasted)
 	}
 }
@@ -362,7 +362,7 @@ func (d *delivery) shownEndpoint() string { return d.endpoint.Scheme + "://" + d
 // flush waits until every event recorded so far is settled.
 func (d *delivery) flush(ctx context.Context) error {
 	if err := d.drain(ctx); err != nil {
-		return fmt.Errorf("events: Flush: %d events pending: %w", d.queue.length(), err)
+		return fmt.Errorf("events: Flush: %d event(s) pending: %w", d.queue.length(), err)
 	}
 	return nil
 }
@@ -404,7 +404,7 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	}
 	n, first := d.queue.abandon()
 	if n > 0 {
-		d.lost = fmt.Errorf("events: Shutdown: %d events not delivered: %w", n, cause)
+		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered: %w", n, cause)
 	}
 	if d.options.client == nil || isNil(d.options.client.Transport) {
 		// So that no goroutine of a connection is left. Other recorders may
@@ -415,7 +415,7 @@ func (d *delivery) shutdown(ctx context.Context) error {
 
 	// Nobody waits any more for the lines that follow.
 	if n > 0 {
-		d.losses.lost(shutdown, n, cause, first.logKeys()...)
+		d.losses.lost(shutdown, n, fmt.Errorf("the drain ended: %w", cause), first.logKeys()...)
 	}
 	d.endOutage(false)
 	d.losses.flush()

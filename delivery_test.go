@@ -661,6 +661,22 @@ func TestAnEventTooOldToBeOfUseIsDroppedWhenItsTurnComes(t *testing.T) {
 	})
 }
 
+func TestAnEventWhoseTurnComesTooLateIsDroppedThoughTheEndpointAnswers(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Delay(4 * time.Second))
+		h := newHarness(t, tr.URL(), on(tr), events.WithConcurrency(1), events.WithMaxAge(time.Minute))
+		for i := range 30 {
+			h.say(fmt.Sprint("object", i), "event 0")
+		}
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 16, "expired": 14}) // the last at 60 s begins in time
+		if n := len(tr.Requests()); n != 16 {
+			t.Errorf("%d posts", n)
+		}
+		h.shutdownNow()
+	})
+}
+
 func TestAnOutageThatOutlivesEveryEventIsNotReportedForEver(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 		h := newHarness(t, tr.URL(), on(tr), events.WithMaxAge(time.Minute))
@@ -785,10 +801,14 @@ func TestRecordingNeverWaitsForTheEndpoint(t *testing.T) {
 	for name, fail := range map[string]eventstest.Behavior{
 		"hangs": eventstest.Hang(), "429": eventstest.Respond(429, http.Header{"Retry-After": {"300"}}, ""),
 		"503": eventstest.Respond(503, http.Header{"Retry-After": {"300"}}, ""), "resets": eventstest.Reset(),
+		"answers slowly": eventstest.Delay(3 * time.Second), "answers": nil, "refuses": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 				tr.Behave(fail)
+				if name == "refuses" {
+					tr.Down()
+				}
 				h := newHarness(t, tr.URL(), on(tr))
 				start := time.Now()
 				for i := range 1000 {
@@ -913,7 +933,7 @@ func TestAFailureDoesNotCloseTheClientsIdleConnections(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) }))
 	defer server.Close()
 	transport := &countingCloser{RoundTripper: http.DefaultTransport}
-	h := newHarness(t, server.URL, events.WithHTTPClient(&http.Client{Transport: transport}), events.WithRetryMax(1), events.WithRetryWait(1, 1))
+	h := newHarness(t, server.URL, events.WithHTTPClient(&http.Client{Transport: transport}), events.WithRetryMax(1), events.WithRetryWait(time.Millisecond, time.Millisecond))
 	h.say("a", "m")
 	h.settled()
 	if err := h.Shutdown(context.Background()); err != nil {

@@ -31,13 +31,14 @@
 //   - Memory, goroutines and connections of a recorder are bounded.
 //   - Every event meant for the endpoint ends in exactly one counted outcome, and
 //     at every scrape what was recorded is what has an outcome and what is pending.
-//   - No goroutine exists before the first event or after the last one.
+//   - No goroutine of a recorder exists before the first event or after the last
+//     one. Idle connections are closed after 20 s.
 //   - No input panics: not a nil recorder, object, logger or wrapped recorder, and
 //     no call after the shutdown.
 //
 // What is not guaranteed: events are held in memory, so a crash loses those that
 // are pending; and an event may arrive twice if the endpoint took it but its
-// answer was lost, which a 429 then tells.
+// answer was lost, unless it then answers 429.
 //
 // # What is posted
 //
@@ -81,7 +82,8 @@
 // An outage is noticed, logged and shown in the metrics once a delivery has used
 // up its attempts: after 8 to 15 s if connections are refused, 33 to 40 s if the
 // endpoint hangs. When the endpoint is back, a worker finds out at the end of the
-// wait that it is in, after 8 s at most.
+// wait that it is in: after 8 s at most, 13 s if attempts hung, 30 s if a 503 asked
+// for that with Retry-After.
 //
 // An event whose attempts get no answer while the endpoint is there for others is
 // exhausted too: if another event is taken up and answered between its last two

@@ -133,9 +133,12 @@ type annotatedEventsV1 interface {
 
 func (k eventsV1) write(e kubernetesEvent, log klog.Logger) {
 	mended := e.mend()
-	if mended.eventtype != e.eventtype || mended.reason != e.reason || mended.action != e.action || mended.message != e.message {
-		log.V(1).Info("Kubernetes event changed to what events.k8s.io takes",
-			"kind", e.regarding.Kind, "namespace", e.regarding.Namespace, "name", e.regarding.Name, "reason", e.reason)
+	if log := log.V(1); log.Enabled() {
+		if changed := e.changed(mended); len(changed) > 0 {
+			log.Info("Kubernetes event changed to what events.k8s.io takes",
+				"kind", e.regarding.Kind, "namespace", e.regarding.Namespace, "name", e.regarding.Name, "reason", e.reason,
+				"changed", changed)
+		}
 	}
 	var related runtime.Object // not a typed nil
 	if mended.related != nil {
@@ -175,6 +178,23 @@ func (e kubernetesEvent) mend() kubernetesEvent {
 	e.action = cutBytes(e.action, maxActionBytes)
 	e.message = cutBytes(e.message, maxNoteBytes)
 	return e
+}
+
+// changed names what was mended, but for an action that was not given: every
+// core-style call has none.
+func (e kubernetesEvent) changed(mended kubernetesEvent) []string {
+	var names []string
+	for _, field := range []struct{ name, before, after string }{
+		{"type", e.eventtype, mended.eventtype},
+		{"reason", e.reason, mended.reason},
+		{"action", e.action, mended.action},
+		{"note", e.message, mended.message},
+	} {
+		if field.before != field.after && (field.name != "action" || field.before != "") {
+			names = append(names, field.name)
+		}
+	}
+	return names
 }
 
 // cutBytes returns s as valid UTF-8 of at most limit bytes, which is how the

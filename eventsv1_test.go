@@ -295,7 +295,7 @@ func TestEventsV1WithLoggerReachesTheBackend(t *testing.T) {
 	if wrapped.loggers != 1 || len(wrapped.got) != 1 {
 		t.Errorf("%d loggers, %d events", wrapped.loggers, len(wrapped.got))
 	}
-	if lines := log.with("Kubernetes event changed to what events.k8s.io takes"); len(lines) != 1 || lines[0].Level != 1 {
+	if lines := log.with("Kubernetes event changed to what events.k8s.io takes"); len(lines) != 1 || lines[0].Level != 1 || fmt.Sprint(lines[0].Keys["changed"]) != "[type]" {
 		t.Errorf("log: %v", log.lines)
 	}
 }

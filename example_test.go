@@ -106,7 +106,7 @@ func ExampleOption() {
 	fmt.Println(err)
 	// Output:
 	// events: WithRetryMax(-1): must not be negative
-	// events: notification endpoint "localhost:9090": must be an absolute http or https URL: its scheme must be http or https
+	// events: notification endpoint "localhost:9090": must be an absolute http or https URL: it does not begin with http:// or https://
 }
 
 func testingYourController(ctx context.Context, obj *corev1.Pod) (err error) {

@@ -318,9 +318,9 @@ const (
 	msgDuplicate  = "Notification endpoint has this event already"
 	msgLost       = "Event lost"
 	msgMoreLost   = "More events lost"
-	msgOutage     = "Notification endpoint does not answer, events are kept"
+	msgOutage     = "Notification endpoint cannot be reached, events are kept"
 	msgOutageOver = "Notification endpoint answers again"
-	msgOutageIdle = "Notification endpoint does not answer, and no event waits for it any more"
+	msgOutageIdle = "Notification endpoint cannot be reached, and no event waits for it any more"
 	msgMended     = "Kubernetes event changed to what events.k8s.io takes"
 	msgRelated    = "Related object left out of the event"
 )

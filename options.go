@@ -22,6 +22,8 @@ const (
 	defaultTimeout      = 5 * time.Second
 	defaultConcurrency  = 8
 	maxConcurrency      = 256
+	minDuration         = time.Millisecond // less is a number without a unit
+	minQueueBytes       = 1 << 10          // less is a number of something else
 	defaultQueueBytes   = 16 << 20
 	defaultMaxAge       = time.Hour
 	defaultDrainTimeout = 10 * time.Second
@@ -64,30 +66,30 @@ func WithHTTPClient(client *http.Client) Option {
 }
 
 // WithRetryMax sets how many attempts may follow the first one before a
-// delivery ends. Default: 4, so 5 attempts in all. A count without the first
-// attempt, 0 or more; a negative one is an error.
+// delivery ends. Default: 4, so 5 attempts in all. A count that does not include
+// the first attempt, 0 or more; a negative one is an error.
 func WithRetryMax(retries int) Option {
 	return func(o *options) { o.retryMax = retries }
 }
 
 // WithRetryWait sets the wait between two attempts: it begins at minWait,
 // doubles each time, and never exceeds maxWait, whatever a Retry-After header
-// says (see [Backoff]). Default: 1 s and 30 s. minWait must be positive and not
-// above maxWait; otherwise it is an error.
+// says (see [Backoff]). Default: 1 s and 30 s. minWait must be at least 1 ms and
+// not above maxWait; otherwise it is an error.
 func WithRetryWait(minWait, maxWait time.Duration) Option {
 	return func(o *options) { o.retryWaitMin, o.retryWaitMax = minWait, maxWait }
 }
 
 // WithTimeout limits each attempt: from connecting to the end of the answer's
 // body, redirects included, waits between attempts not. Default: 5 s, or the
-// Timeout of the client given with WithHTTPClient. It must be positive;
+// Timeout of the client given with WithHTTPClient. It must be at least 1 ms;
 // otherwise it is an error.
 func WithTimeout(perAttempt time.Duration) Option {
 	return func(o *options) { o.timeout, o.timeoutSet = perAttempt, true }
 }
 
-// WithConcurrency limits how many events are posted at a time, each about
-// another object, and so the goroutines and connections of the recorder.
+// WithConcurrency limits how many events are posted at the same time, each about
+// a different object, and so the goroutines and connections of the recorder.
 // Default: 8. A count from 1 to 256; any other is an error.
 func WithConcurrency(posts int) Option {
 	return func(o *options) { o.concurrency = posts }
@@ -96,7 +98,7 @@ func WithConcurrency(posts int) Option {
 // WithQueueBytes limits the memory that pending events may hold. Beyond it the
 // oldest waiting events are dropped: those of the object that the new event is
 // about, else the oldest of all. Default: 16 MiB, some 20,000 typical events.
-// In bytes, counted as the heap holds them, at least 1; less is an error. An
+// In bytes, counted as the heap holds them, at least 1 KiB; less is an error. An
 // event larger than the limit is always dropped. The JSON of the events being
 // posted comes on top: at most as many as [WithConcurrency] allows, each as large
 // as its event, or up to six times that if it consists of what JSON escapes.
@@ -106,8 +108,8 @@ func WithQueueBytes(bytes int) Option {
 
 // WithMaxAge sets for how long an event is worth delivering: one recorded
 // longer ago is dropped when its turn comes. Default: one hour, for which the
-// API server keeps events by default (kube-apiserver --event-ttl). It must be
-// positive; otherwise it is an error.
+// API server keeps events by default (kube-apiserver --event-ttl). It must be at
+// least 1 ms; otherwise it is an error.
 func WithMaxAge(sinceRecorded time.Duration) Option {
 	return func(o *options) { o.maxAge = sinceRecorded }
 }
@@ -115,7 +117,7 @@ func WithMaxAge(sinceRecorded time.Duration) Option {
 // WithDrainTimeout limits how long a manager that stops waits for pending
 // events. Default: 10 s in total; the manager's own graceful shutdown timeout
 // (30 s) is the limit of all that it stops. It has no effect on Shutdown, whose
-// context says how long. It must be positive; otherwise it is an error.
+// context says how long. It must be at least 1 ms; otherwise it is an error.
 func WithDrainTimeout(total time.Duration) Option {
 	return func(o *options) { o.drainTimeout = total }
 }
@@ -163,14 +165,14 @@ func newOptions(opts []Option) (*options, error) {
 	}
 	check(!o.clientSet || o.client != nil, "must not be nil", "WithHTTPClient(nil)")
 	check(o.retryMax >= 0, "must not be negative", "WithRetryMax(%d)", o.retryMax)
-	check(o.retryWaitMin > 0 && o.retryWaitMin <= o.retryWaitMax,
-		"the minimum must be positive and not above the maximum", "WithRetryWait(%v, %v)", o.retryWaitMin, o.retryWaitMax)
-	check(!o.timeoutSet || o.timeout > 0, "must be positive", "WithTimeout(%v)", o.timeout)
+	check(o.retryWaitMin >= minDuration && o.retryWaitMin <= o.retryWaitMax,
+		"the minimum must be at least 1ms and not above the maximum", "WithRetryWait(%v, %v)", o.retryWaitMin, o.retryWaitMax)
+	check(!o.timeoutSet || o.timeout >= minDuration, "must be at least 1ms", "WithTimeout(%v)", o.timeout)
 	check(o.concurrency >= 1 && o.concurrency <= maxConcurrency,
 		fmt.Sprintf("must be between 1 and %d", maxConcurrency), "WithConcurrency(%d)", o.concurrency)
-	check(o.queueBytes >= 1, "must be positive", "WithQueueBytes(%d)", o.queueBytes)
-	check(o.maxAge > 0, "must be positive", "WithMaxAge(%v)", o.maxAge)
-	check(o.drainTimeout > 0, "must be positive", "WithDrainTimeout(%v)", o.drainTimeout)
+	check(o.queueBytes >= minQueueBytes, "must be at least 1024", "WithQueueBytes(%d)", o.queueBytes)
+	check(o.maxAge >= minDuration, "must be at least 1ms", "WithMaxAge(%v)", o.maxAge)
+	check(o.drainTimeout >= minDuration, "must be at least 1ms", "WithDrainTimeout(%v)", o.drainTimeout)
 	check(!isNil(o.registerer), "must not be nil", "WithMetricsRegisterer(nil)")
 	check(!o.eventsV1Set || !isNil(o.eventsV1), "must not be nil", "WithEventsV1Recorder(nil)")
 
@@ -204,6 +206,8 @@ func parseEndpoint(endpoint string) (*url.URL, error) {
 	switch {
 	case err != nil:
 		fault = "it cannot be parsed"
+	case !strings.Contains(endpoint, "://"):
+		fault = "it does not begin with http:// or https://"
 	case u.Scheme != "http" && u.Scheme != "https":
 		fault = "its scheme must be http or https"
 	case u.Hostname() == "":

@@ -29,16 +29,19 @@ func TestABadOptionIsAnErrorThatNamesItItsValueAndTheRule(t *testing.T) {
 	}{
 		{events.WithHTTPClient(nil), "events: WithHTTPClient(nil): must not be nil"},
 		{events.WithRetryMax(-1), "events: WithRetryMax(-1): must not be negative"},
-		{events.WithRetryWait(0, time.Second), "events: WithRetryWait(0s, 1s): the minimum must be positive and not above the maximum"},
-		{events.WithRetryWait(2*time.Second, time.Second), "events: WithRetryWait(2s, 1s): the minimum must be positive and not above the maximum"},
-		{events.WithRetryWait(-1, -1), "events: WithRetryWait(-1ns, -1ns): the minimum must be positive and not above the maximum"},
-		{events.WithTimeout(0), "events: WithTimeout(0s): must be positive"},
-		{events.WithTimeout(-time.Second), "events: WithTimeout(-1s): must be positive"},
+		{events.WithRetryWait(0, time.Second), "events: WithRetryWait(0s, 1s): the minimum must be at least 1ms and not above the maximum"},
+		{events.WithRetryWait(2*time.Second, time.Second), "events: WithRetryWait(2s, 1s): the minimum must be at least 1ms and not above the maximum"},
+		{events.WithRetryWait(-1, -1), "events: WithRetryWait(-1ns, -1ns): the minimum must be at least 1ms and not above the maximum"},
+		{events.WithRetryWait(1, 30), "events: WithRetryWait(1ns, 30ns): the minimum must be at least 1ms and not above the maximum"},
+		{events.WithTimeout(5), "events: WithTimeout(5ns): must be at least 1ms"},
+		{events.WithQueueBytes(16), "events: WithQueueBytes(16): must be at least 1024"},
+		{events.WithTimeout(0), "events: WithTimeout(0s): must be at least 1ms"},
+		{events.WithTimeout(-time.Second), "events: WithTimeout(-1s): must be at least 1ms"},
 		{events.WithConcurrency(0), "events: WithConcurrency(0): must be between 1 and 256"},
 		{events.WithConcurrency(257), "events: WithConcurrency(257): must be between 1 and 256"},
-		{events.WithQueueBytes(0), "events: WithQueueBytes(0): must be positive"},
-		{events.WithMaxAge(0), "events: WithMaxAge(0s): must be positive"},
-		{events.WithDrainTimeout(-1), "events: WithDrainTimeout(-1ns): must be positive"},
+		{events.WithQueueBytes(0), "events: WithQueueBytes(0): must be at least 1024"},
+		{events.WithMaxAge(0), "events: WithMaxAge(0s): must be at least 1ms"},
+		{events.WithDrainTimeout(-1), "events: WithDrainTimeout(-1ns): must be at least 1ms"},
 		{events.WithMetricsRegisterer(nil), "events: WithMetricsRegisterer(nil): must not be nil"},
 		{events.WithMetricsRegisterer((*prometheus.Registry)(nil)), "events: WithMetricsRegisterer(nil): must not be nil"},
 		{events.WithEventsV1Recorder(nil), "events: WithEventsV1Recorder(nil): must not be nil"},
@@ -63,9 +66,9 @@ func TestAllFaultsAreReportedTogether(t *testing.T) {
 }
 
 func TestExtremeButValidOptionsAreTaken(t *testing.T) {
-	if err := construct("http://host/", "x", events.WithRetryMax(math.MaxInt), events.WithRetryWait(1, math.MaxInt64),
+	if err := construct("http://host/", "x", events.WithRetryMax(math.MaxInt), events.WithRetryWait(time.Millisecond, math.MaxInt64),
 		events.WithTimeout(math.MaxInt64), events.WithConcurrency(256), events.WithQueueBytes(math.MaxInt),
-		events.WithMaxAge(math.MaxInt64), events.WithDrainTimeout(1), events.WithHTTPClient(&http.Client{})); err != nil {
+		events.WithMaxAge(math.MaxInt64), events.WithDrainTimeout(time.Millisecond), events.WithHTTPClient(&http.Client{})); err != nil {
 		t.Error(err)
 	}
 }

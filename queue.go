@@ -1,6 +1,7 @@
 package events
 
 import (
+	"errors"
 	"sync"
 	"time"
 	"unsafe"
@@ -160,6 +161,14 @@ func (q *queue) push(it *item) pushed {
 		result.startWorker = true
 	}
 	return result
+}
+
+// cause says why events were lost.
+func (p *pushed) cause() error {
+	if p.lost == shutdown {
+		return errors.New("recorded after Shutdown")
+	}
+	return errors.New("the queue is full")
 }
 
 func (p *pushed) lose(it *item) {

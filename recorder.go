@@ -24,9 +24,10 @@ import (
 // most controllers call AnnotatedEventf. The package documentation says what
 // happens to an event afterwards.
 //
-// No goroutine exists while no event is pending, so a recorder need not be shut
-// down to be forgotten; [EventRecorder.Shutdown] is for delivering what is still
-// pending, and a recorder made by NewRecorder does that when its manager stops.
+// No goroutine of a recorder exists while no event is pending, so one that is not
+// needed any more can be dropped without Shutdown. [EventRecorder.Shutdown] is for
+// delivering what is still pending; a recorder made by NewRecorder does that when
+// its manager stops.
 //
 // All methods may be called concurrently, with nil objects, and on a nil or zero
 // EventRecorder, which does nothing.
@@ -62,8 +63,8 @@ type shared struct {
 // only. reportingController is the name of the controller, in both kinds of
 // events and as the label of the metrics.
 //
-// It returns an error for a nil manager, for an endpoint that is not an absolute
-// http or https URL, for bad options, all joined into one, and if the manager
+// It returns an error for a nil manager; for an endpoint that is not an absolute
+// http or https URL and for bad options, all joined into one; and if the manager
 // has already stopped.
 //
 // The manager keeps the recorder, and a goroutine that waits for it to stop, so
@@ -240,7 +241,7 @@ func (r *EventRecorder) withLogger(logger klog.Logger) *EventRecorder {
 // Flush waits until every event recorded before the call has an outcome: it is
 // delivered, or lost and counted as such. Events recorded later do not prolong
 // it. If ctx ends first, Flush returns an error that wraps ctx.Err() and says
-// how many events are pending. It changes nothing: events are posted whether
+// how many events are pending; a nil ctx never ends. It changes nothing: events are posted whether
 // anyone waits or not. It must not be called by the logger, the HTTP client or
 // the wrapped recorder, on whose return an event may depend.
 func (r *EventRecorder) Flush(ctx context.Context) error {
@@ -256,7 +257,7 @@ func (r *EventRecorder) Flush(ctx context.Context) error {
 // says how many that were. It returns once no goroutine of the recorder is left;
 // for a transport that ignores its context it waits a second longer than ctx.
 //
-// Shutdown may be called more than once and concurrently: the end of any
+// A nil ctx never ends. Shutdown may be called more than once and concurrently: the end of any
 // caller's context ends the drain, and every caller gets the same result. Later
 // events still reach Kubernetes; for the endpoint they are counted as shutdown.
 // Like Flush, it must not be called by what the recorder itself calls.

@@ -19,7 +19,8 @@ import (
 // [retryablehttp.ErrorPropagatedRetryPolicy], which retries when there is no
 // answer and on 5xx other than 501, and not once ctx is done.
 //
-// CheckRetry keeps no state and is safe for concurrent use.
+// It is exported for a retryablehttp client of your own. It keeps no state and is
+// safe for concurrent use.
 func CheckRetry(ctx context.Context, resp *http.Response, err error) (bool, error) {
 	if resp != nil && resp.StatusCode == http.StatusTooManyRequests {
 		return false, nil
@@ -42,8 +43,8 @@ func CheckRetry(ctx context.Context, resp *http.Response, err error) (bool, erro
 // DefaultBackoff obeys it without a limit) and never falls below minWait. One
 // that cannot be read is ignored.
 //
-// The result is never negative and never above maxWait. Backoff is safe for
-// concurrent use.
+// The result is never negative and never above maxWait. Backoff is exported for a
+// retryablehttp client of your own, and safe for concurrent use.
 func Backoff(minWait, maxWait time.Duration, attempt int, resp *http.Response) time.Duration {
 	maxWait = max(maxWait, 0)
 	minWait = min(max(minWait, 0), maxWait)

@@ -73,7 +73,7 @@ func TestShutdownInEveryState(t *testing.T) {
 				if !errors.Is(err, test.outcome) || (err == nil) != (test.outcome == nil) {
 					t.Errorf("error %v, want %v", err, test.outcome)
 				}
-				if n := test.want["shutdown"]; err != nil && !strings.Contains(err.Error(), fmt.Sprint(n, " events")) {
+				if n := test.want["shutdown"]; err != nil && !strings.Contains(err.Error(), fmt.Sprint(n, " event(s)")) {
 					t.Errorf("error %q does not say that %d events are lost", err, n)
 				}
 				if took := time.Since(start); took != test.took {
@@ -264,7 +264,7 @@ func TestFlushGivesUpWithItsContextAndChangesNothing(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		err := h.Flush(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 events pending") {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 event(s) pending") {
 			t.Errorf("error %v", err)
 		}
 		if took := time.Since(start); took != time.Minute {

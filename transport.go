@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -94,15 +95,18 @@ func (a *attempt) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithDeadline(req.Context(), a.deadline)
 	a.status = 0
 	resp, err := a.next.RoundTrip(req.WithContext(ctx))
-	if err != nil || resp == nil || resp.Body == nil {
-		// The last two are faults of the transport that net/http mends.
+	if err == nil && resp == nil {
+		err = fmt.Errorf("%T returned neither a response nor an error", a.next)
+	}
+	if err != nil {
 		cancel()
-		if err == nil && resp != nil {
-			a.status = resp.StatusCode
-		}
 		return resp, err
 	}
 	a.status = resp.StatusCode
+	if resp.Body == nil { // a fault of the transport that net/http mends
+		cancel()
+		return resp, nil
+	}
 	resp.Body = &attemptBody{resp.Body, cancel}
 	return resp, nil
 }

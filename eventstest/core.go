@@ -127,6 +127,10 @@ func (c *core) Events() []events.Event {
 // returns. That may be more than n. It returns an error, with what there is,
 // when ctx is done or the endpoint is closed before that; the latter is an
 // [http.ErrServerClosed].
+//
+// A duplicate is not taken: if equal events shall count, make the endpoint with
+// WithWindow(0), or use WaitRequests. The recorder counts an event after the
+// endpoint has taken it, so call its Flush before looking at its metrics or logs.
 func (c *core) Wait(ctx context.Context, n int) ([]events.Event, error) {
 	err := c.waitUntil(ctx, func() bool { return len(c.events) >= n })
 	taken := c.Events()

@@ -34,7 +34,8 @@ func (t *timeline) printf(format string, args ...any) {
 }
 
 func (t *timeline) heading(log *eventLog, pace pace, embedded bool) {
-	t.printf("%d events of %s, played %.1f times as fast as they were recorded.\n", log.events, log.name, float64(pace))
+	t.printf("%d events of a controller's log, %s, played %.1f times as fast\n"+
+		"as they were recorded; the recorder's waits between attempts are shortened alike.\n", log.events, log.name, float64(pace))
 	if embedded {
 		t.printf("The notification endpoint is embedded; it goes down and comes back on the way.\n")
 	}
@@ -65,7 +66,7 @@ func (t *timeline) answered(r *row, status int) {
 // complaints writes what is in the log but is no event.
 func (t *timeline) complaints(e entry) {
 	log := inLog(e.seconds)
-	text := fmt.Sprintf("No event, but %d complaints of the recorder that wrote the log: %s", e.complaints, oneLine(e.complaint))
+	text := fmt.Sprintf("(In the original log, the recorder of that time failed %d times here: %s)", e.complaints, oneLine(e.complaint))
 	for _, line := range wrap(text, noteColumns) {
 		t.line(log, "", line)
 		log = ""

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/eventrecorder/events"
+)
+
+// The rate of delivery to a healthy endpoint with 1, 8 and 64 objects in
+// parallel: to one that costs next to nothing, and to one that takes a little
+// time, as those do that are not on this machine. The limit is a loop that posts
+// the same bodies, made beforehand, over the same number of connections and does
+// nothing else. This library's events are recorded beforehand, too, but not yet
+// encoded: the endpoint holds the first request of each connection until
+// everything is in the queue, and the time is from then to the last event. The
+// runs take turns, and what counts is the median of the ratios of neighbours.
+
+// measureDelivery fills the rows about the rate of delivery.
+func measureDelivery(r *report, s scale) error {
+	for _, latency := range []time.Duration{0, s.answerTime} {
+		for _, parallel := range []int{1, 8, 64} {
+			d := delivery{parallel: parallel, latency: latency}
+			if d.events = max(s.deliveryEvents*min(parallel, 2), parallel); latency > 0 {
+				d.events = parallel * max(int(s.deliveryTime/latency), 1)
+			}
+			if err := measureDeliveryOf(r, s, d); err != nil {
+				return err
+			}
+		}
+	}
+	r.note("Delivery: endpoint and clients share the processors of one machine, so the rates are for comparison only. " +
+		"Against an endpoint that answers at once, the ratio is one of processor time: what JSON, retries, deadlines and metrics add to a bare post. " +
+		"The peer is called by one goroutine for each object, and the time of its calls counts.")
+	return nil
+}
+
+// delivery is what is delivered in one run.
+type delivery struct {
+	parallel int // objects, and so connections
+	events   int
+	latency  time.Duration // of the endpoint
+}
+
+func (d delivery) String() string {
+	endpoint := "endpoint answers at once"
+	if d.latency > 0 {
+		endpoint = fmt.Sprintf("endpoint takes %v", d.latency)
+	}
+	if d.parallel == 1 {
+		return endpoint + ", 1 object"
+	}
+	return endpoint + ", " + countObjects(d.parallel) + " in parallel"
+}
+
+func measureDeliveryOf(r *report, s scale, d delivery) error {
+	var bodies [][]byte
+	if _, err := d.ours(&bodies); err != nil {
+		return err
+	}
+	var ourRates, plainRates, peerRates, ratios []float64
+	for pair := range s.deliveryPairs {
+		runs := []func() error{
+			func() error {
+				rate, err := d.ours(nil)
+				ourRates = append(ourRates, rate)
+				return err
+			},
+			func() error {
+				rate, err := d.plain(bodies)
+				plainRates = append(plainRates, rate)
+				return err
+			},
+		}
+		if pair%2 == 1 {
+			slices.Reverse(runs)
+		}
+		for _, run := range runs {
+			if err := run(); err != nil {
+				return err
+			}
+		}
+		ratios = append(ratios, ourRates[pair]/plainRates[pair])
+		if pair%5 == 0 { // the peer leaves connections behind: not too many
+			rate, err := d.peer()
+			if err != nil {
+				return err
+			}
+			peerRates = append(peerRates, rate)
+		}
+	}
+	ratio := median(ratios)
+	row := r.row("events delivered per second, " + d.String())
+	row.set(ours, "%s (%.2f of the loop)", count(int(median(ourRates))), ratio)
+	row.set(fluxPeer, "%s", count(int(median(peerRates))))
+	row.set(plainLoop, "%s", count(int(median(plainRates))))
+	r.goal(ratio >= 0.95, "delivery at 0.95 of the plain loop's rate or more, "+d.String(), "%.2f (middle half of the pairs: %.2f to %.2f)",
+		ratio, quantile(ratios, 0.25), quantile(ratios, 0.75))
+	return nil
+}
+
+// gate is an endpoint that answers nobody until it is opened.
+type gate struct {
+	*server
+	held   chan struct{} // closed when as many requests wait as can
+	opened chan struct{}
+	done   chan struct{} // closed when all events were answered
+}
+
+// newGate makes the gate for a run. With bodies it keeps what it receives.
+func (d delivery) newGate(bodies *[][]byte) (*gate, error) {
+	g := &gate{held: make(chan struct{}), opened: make(chan struct{}), done: make(chan struct{})}
+	var waiting, left atomic.Int64
+	left.Store(int64(d.events))
+	var mu sync.Mutex
+	var err error
+	g.server, err = serve(func(w http.ResponseWriter, _ *http.Request, body []byte) {
+		if bodies != nil {
+			mu.Lock()
+			*bodies = append(*bodies, slices.Clone(body))
+			mu.Unlock()
+		}
+		if waiting.Add(1) == int64(d.parallel) {
+			close(g.held)
+		}
+		<-g.opened
+		if d.latency > 0 {
+			time.Sleep(d.latency)
+		}
+		w.WriteHeader(http.StatusAccepted)
+		if left.Add(-1) == 0 {
+			close(g.done)
+		}
+	})
+	return g, err
+}
+
+// open lets all pass and returns how long that took.
+func (g *gate) open() time.Duration {
+	<-g.held
+	runtime.GC() // none owes anything to the run before
+	began := time.Now()
+	close(g.opened)
+	<-g.done
+	return time.Since(began)
+}
+
+// ours returns the rate of this library in events per second.
+func (d delivery) ours(bodies *[][]byte) (rate float64, err error) {
+	g, err := d.newGate(bodies)
+	if err != nil {
+		return 0, err
+	}
+	defer g.close()
+	r, err := newRecorder(ours, g.url, nil, silent(), events.WithConcurrency(d.parallel), events.WithQueueBytes(256<<20))
+	if err != nil {
+		return 0, err
+	}
+	defer r.stop()
+	recordAll(r, d.parallel, d.events)
+	took := g.open()
+	return float64(d.events) / took.Seconds(), r.wait(context.Background())
+}
+
+// recordAll records events about so many objects in turn.
+func recordAll(r recorder, objects, total int) {
+	pods := make([]*corev1.Pod, objects)
+	for i := range pods {
+		pods[i] = pod("podinfo-" + count(i))
+	}
+	for i := range total {
+		r.AnnotatedEventf(pods[i%objects], annotations, corev1.EventTypeNormal, "Progressing", "Health check passed in %d ms", i)
+	}
+}
+
+// plain returns the rate of the plain loop.
+func (d delivery) plain(bodies [][]byte) (rate float64, err error) {
+	g, err := d.newGate(nil)
+	if err != nil {
+		return 0, err
+	}
+	defer g.close()
+	transport := &http.Transport{MaxIdleConnsPerHost: d.parallel}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+
+	failed := make(chan error, d.parallel)
+	var wg sync.WaitGroup
+	for worker := range d.parallel {
+		wg.Go(func() {
+			for i := worker; i < len(bodies); i += d.parallel {
+				if err := plainPost(client, g.url, bodies[i]); err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	took := g.open()
+	wg.Wait()
+	select {
+	case err = <-failed:
+	default:
+	}
+	return float64(d.events) / took.Seconds(), err
+}
+
+// peer returns the rate of the peer, called by a goroutine for each object.
+func (d delivery) peer() (rate float64, err error) {
+	s, err := serve(func(w http.ResponseWriter, _ *http.Request, _ []byte) {
+		if d.latency > 0 {
+			time.Sleep(d.latency)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	r, err := newRecorder(fluxPeer, s.url, nil, silent())
+	if err != nil {
+		return 0, err
+	}
+	each := max(d.events/4/d.parallel, 1)
+	var callers sync.WaitGroup
+	runtime.GC()
+	began := time.Now()
+	for caller := range d.parallel {
+		callers.Go(func() {
+			object := pod("podinfo-" + count(caller))
+			for i := range each {
+				r.AnnotatedEventf(object, annotations, corev1.EventTypeNormal, "Progressing", "Health check passed in %d ms", i)
+			}
+		})
+	}
+	callers.Wait()
+	return float64(each*d.parallel) / time.Since(began).Seconds(), nil
+}
