@@ -56,7 +56,7 @@ func TestEveryEventOfTheLogIsAccountedFor(t *testing.T) {
 		t.Errorf("%d events delivered, want 9, or fewer if the outage took an answer or two:\n%s", delivered, out)
 	}
 	for _, want := range []string{
-		"goes down", "is back", "6 complaints", "handed out 20 Kubernetes events", "0 pending", "Every event is accounted for.",
+		"goes down", "is back", "failed 6 times here", "handed out 20 Kubernetes events", "0 pending", "Every event is accounted for.",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing:\n%s", want, out)
