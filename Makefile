@@ -9,7 +9,6 @@ NEWEST_KUBERNETES := v0.37
 
 FUZZTIME ?= 20s
 MODULES := . compare compare/wiring e2e
-FUZZ_TARGETS = $(shell sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' *_test.go)
 
 .PHONY: check fmt vet staticcheck tidy test race newest fuzz cover bench compare-test compare e2e docs
 
@@ -44,7 +43,7 @@ newest:
 	$(GO) test -modfile="$$dir/go.mod" -tags newest -count=1 ./...
 
 fuzz:
-	@for target in $(FUZZ_TARGETS); do $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . || exit 1; done
+	@for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' *_test.go); do echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . || exit 1; done
 
 cover:
 	$(GO) test -coverprofile=cover.out . && $(GO) tool cover -func=cover.out | tail -n 1

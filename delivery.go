@@ -74,7 +74,7 @@ type outage struct {
 	since time.Duration // since epoch; 0: there is no outage
 }
 
-func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logger, losses *lossLog) (*delivery, error) {
+func newDelivery(o *options, webhook string, endpoint *url.URL, controller string, log logr.Logger, losses *lossLog) (*delivery, error) {
 	metrics, err := registerCollector(o.registerer)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logg
 		counts:     counts,
 		log:        log,
 		losses:     losses,
-		redact:     newRedactor(endpoint),
+		redact:     newRedactor(webhook, endpoint),
 		epoch:      time.Now(),
 		finished:   make(chan struct{}),
 	}

@@ -81,7 +81,7 @@ func FuzzEndpoint(f *testing.F) {
 			if u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 				t.Errorf("%q was taken: %+v", endpoint, u)
 			}
-			r := newRedactor(u)
+			r := newRedactor(endpoint, u)
 			if got := r.error(&url.Error{Op: "Post", URL: endpoint, Err: errors.New("failed " + endpoint)}).Error(); len(endpoint) > 0 && got == "" {
 				t.Error("an empty error")
 			}
@@ -102,7 +102,7 @@ func FuzzEndpoint(f *testing.F) {
 				continue // it is the host's name then
 			}
 			for _, text := range []string{"failed: " + url, "Cannot POST " + u.RequestURI()} {
-				if got := newRedactor(u).text(text); strings.Contains(got, secret) {
+				if got := newRedactor(url, u).text(text); strings.Contains(got, secret) {
 					t.Errorf("%q shows the secret: %q", text, got)
 				}
 			}

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"net/url"
@@ -98,27 +99,43 @@ var (
 // wherever they appear. Nobody is kept out by anything shorter.
 const shortestSecret = 4
 
-func newRedactor(endpoint *url.URL) *redactor {
+// newRedactor knows the secrets of an endpoint, given as it was configured and
+// parsed.
+func newRedactor(configured string, endpoint *url.URL) *redactor {
 	r := &redactor{}
 	add := func(texts ...string) {
 		for _, s := range texts {
+			if len(s) < shortestSecret {
+				continue
+			}
 			for _, form := range []string{s, url.PathEscape(s), url.QueryEscape(s)} {
-				if len(s) >= shortestSecret {
-					r.secrets = append(r.secrets, form, percentLower(form))
-				}
+				r.secrets = append(r.secrets, form, percentLower(form))
 			}
 		}
 	}
-	add(endpoint.Path, endpoint.EscapedPath(), endpoint.RawQuery, endpoint.Fragment)
-	add(strings.Split(endpoint.Path, "/")...)
-	add(strings.Split(endpoint.EscapedPath(), "/")...)
-	for _, pair := range strings.FieldsFunc(endpoint.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
-		_, value, _ := strings.Cut(pair, "=")
-		add(pair, value)
-		if plain, err := url.QueryUnescape(value); err == nil {
-			add(plain)
+	// addParts adds a text, what it is made of, and all that without encoding.
+	addParts := func(text string) {
+		add(text)
+		for _, part := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune("/?#&;", r) }) {
+			_, value, isPair := strings.Cut(part, "=")
+			if !isPair {
+				value = part
+			}
+			add(part, value)
+			if plain, err := url.PathUnescape(value); err == nil {
+				add(plain)
+			}
+			if plain, err := url.QueryUnescape(value); err == nil {
+				add(plain)
+			}
 		}
 	}
+	for _, text := range []string{configured, endpoint.String()} {
+		_, text, _ = strings.Cut(text, "://")
+		_, afterHost, _ := cutAny(text, "/?#")
+		addParts(afterHost)
+	}
+	add(endpoint.Path, endpoint.EscapedPath(), endpoint.RawQuery, endpoint.Fragment)
 	if user := endpoint.User; user != nil {
 		password, _ := user.Password()
 		add(user.String(), user.Username(), password)
@@ -127,7 +144,7 @@ func newRedactor(endpoint *url.URL) *redactor {
 	}
 	// The longest first: a part of a secret must not keep the rest of it
 	// from being found.
-	slices.SortFunc(r.secrets, func(a, b string) int { return len(b) - len(a) })
+	slices.SortFunc(r.secrets, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	r.secrets = slices.Compact(r.secrets)
 	return r
 }
@@ -144,8 +161,11 @@ func percentLower(s string) string {
 }
 
 func (r *redactor) text(s string) string {
+	for _, secret := range r.secrets {
+		s = strings.ReplaceAll(s, secret, redacted)
+	}
 	s = oddURL.ReplaceAllString(s, `"`+redacted+`"`)
-	s = anyURL.ReplaceAllStringFunc(s, func(found string) string {
+	return anyURL.ReplaceAllStringFunc(s, func(found string) string {
 		scheme, rest, _ := strings.Cut(found, "://")
 		authority, path, _ := cutAny(rest, "/?#")
 		if at := strings.LastIndex(authority, "@"); at >= 0 {
@@ -159,10 +179,6 @@ func (r *redactor) text(s string) string {
 		}
 		return scheme + "://" + authority + path
 	})
-	for _, secret := range r.secrets {
-		s = strings.ReplaceAll(s, secret, redacted)
-	}
-	return s
 }
 
 // error is the cause of an error without the URL that net/http puts before it.

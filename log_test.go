@@ -49,7 +49,7 @@ func TestRedactionTakesEverySecretOutOfAText(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := newRedactor(u)
+		r := newRedactor(test.endpoint, u)
 		var all strings.Builder
 		for _, text := range test.texts {
 			got := r.error(&url.Error{Op: "Post", URL: test.endpoint, Err: errors.New(text)}).Error()
@@ -70,11 +70,11 @@ func TestRedactionTakesEverySecretOutOfAText(t *testing.T) {
 
 func TestAnErrorOfNetHTTPIsShownWithoutItsURL(t *testing.T) {
 	u, _ := url.Parse("http://host/x")
-	err := newRedactor(u).error(&url.Error{Op: "Post", URL: "http://host/x", Err: errors.New("connection refused")})
+	err := newRedactor("http://host/x", u).error(&url.Error{Op: "Post", URL: "http://host/x", Err: errors.New("connection refused")})
 	if err.Error() != "connection refused" {
 		t.Errorf("%q", err)
 	}
-	if newRedactor(u).error(nil) != nil {
+	if newRedactor("http://host/x", u).error(nil) != nil {
 		t.Error("an error out of nothing")
 	}
 }

@@ -119,7 +119,7 @@ func NewRecorderForScheme(scheme *runtime.Scheme, eventRecorder record.EventReco
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
-	r.shared.delivery, err = newDelivery(o, endpoint, reportingController, log, r.shared.losses)
+	r.shared.delivery, err = newDelivery(o, webhook, endpoint, reportingController, log, r.shared.losses)
 	if err != nil {
 		return nil, err
 	}
