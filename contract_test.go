@@ -383,46 +383,6 @@ func TestASecretThatIsCutInTwoIsNotShown(t *testing.T) {
 	}
 }
 
-// net/http goes on dialing after an attempt is over. An endpoint that drops
-// every packet must not make dials pile up.
-func TestDialsToAnEndpointThatDropsPacketsDoNotPileUp(t *testing.T) {
-	transport := events.SharedTransport()
-	if transport.MaxConnsPerHost <= 0 || transport.MaxConnsPerHost > 256 || transport.TLSHandshakeTimeout > 5*time.Second {
-		t.Errorf("at most %d connections, TLS handshakes of %v", transport.MaxConnsPerHost, transport.TLSHandshakeTimeout)
-	}
-	// A listener whose backlog is full drops what comes next.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	began := time.Now()
-	var conns []net.Conn
-	defer func() {
-		for _, c := range conns {
-			_ = c.Close()
-		}
-	}()
-	for ctx.Err() == nil {
-		c, err := transport.DialContext(ctx, "tcp", l.Addr().String())
-		if err == nil {
-			conns = append(conns, c)
-			if len(conns) > 5000 {
-				t.Skip("this system's backlog does not fill")
-			}
-			began = time.Now()
-			continue
-		}
-		if took := time.Since(began); took > 8*time.Second {
-			t.Errorf("a dial took %v", took)
-		}
-		return
-	}
-	t.Error("a dial has no limit of its own")
-}
-
 func TestOurIdleTimeoutIsBelowThatOfTheEndpoint(t *testing.T) {
 	if got := events.SharedTransport().IdleConnTimeout; got <= 0 || got >= 30*time.Second {
 		t.Errorf("idle connections are kept for %v, notification-controller closes them after 30 s", got)

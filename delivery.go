@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +28,8 @@ const (
 	maxLoggedBody = 256
 	maxReadBody   = 4 << 10
 
-	// maxStrikes is how many deliveries of one event may fail in spite of
-	// answers to others in between.
+	// maxStrikes is how many deliveries of one event may begin right after an
+	// answer to another one, and fail.
 	maxStrikes = 3
 
 	// cancelGrace is how long the end of a shutdown waits for posts that it has
@@ -127,6 +126,9 @@ func (d *delivery) work() {
 	for it := d.queue.take(); it != nil; it = d.queue.take() {
 		if time.Since(it.recorded) > d.maxAge {
 			d.settle(it, expired, result{})
+			if d.queue.length() == 0 {
+				d.endOutage(false)
+			}
 			continue
 		}
 		began := d.now()
@@ -134,6 +136,9 @@ func (d *delivery) work() {
 		switch o, settled := d.judge(r); {
 		case settled:
 			d.settle(it, o, r)
+			if d.queue.length() == 0 {
+				d.endOutage(false)
+			}
 		case d.ctx.Err() != nil:
 			d.queue.putBack(it)
 		default:
@@ -141,9 +146,6 @@ func (d *delivery) work() {
 			d.pause() // with the lane in hand: it must not come back at once
 			d.queue.putBack(it)
 		}
-	}
-	if d.queue.length() == 0 {
-		d.endOutage(false)
 	}
 }
 
@@ -158,15 +160,16 @@ type result struct {
 
 	// othersAnswered says that the endpoint is there for others and not for
 	// this event. What it answered just before an outage or just after proves
-	// nothing. So an event is at fault if another one was taken up and
-	// answered between the last two of its attempts, or between its
-	// deliveries for the third time.
+	// nothing, and neither does what it answered while it was back for a
+	// moment. So an event is at fault if another one was taken up and answered
+	// between the last two of its attempts, right before the last, or right
+	// before its delivery for the third time.
 	othersAnswered bool
 }
 
 // cause is why the last attempt did not succeed.
 func (r result) cause() error {
-	if r.err == nil && r.status != 0 {
+	if r.err == nil && r.attempts > 0 {
 		return fmt.Errorf("HTTP status %d", r.status)
 	}
 	return r.err
@@ -216,12 +219,17 @@ func (d *delivery) post(it *item) (r result) {
 		return result{err: err, final: true}
 	}
 
-	// since reports whether another event has been taken up after that time,
-	// by this recorder, and answered. Attempts of this event end later than
-	// they begin, so they never count.
-	since := func(ended time.Duration) bool { return ended > 0 && d.answer.Load() > int64(ended) }
-	if since(it.failed) {
+	// An attempt of this event ends later than it begins, so what was answered
+	// since its last attempt was another event.
+	answeredOthers := func(within time.Duration) (ever, lately bool) {
+		latest := time.Duration(d.answer.Load())
+		ever = it.failed > 0 && latest > it.failed
+		return ever, ever && d.now()-latest <= within
+	}
+	if ever, lately := answeredOthers(d.timeout + d.retryWaitMin); lately {
 		it.strikes++
+	} else if ever {
+		it.strikes = 0
 	}
 
 	var began time.Duration // of the attempt
@@ -238,7 +246,8 @@ func (d *delivery) post(it *item) (r result) {
 		RequestLogHook: func(_ retryablehttp.Logger, _ *http.Request, retries int) {
 			began = d.now()
 			transport.deadline = time.Now().Add(d.timeout)
-			r.othersAnswered = it.strikes >= maxStrikes || retries > 0 && since(it.failed)
+			_, lately := answeredOthers(d.retryWaitMin)
+			r.othersAnswered = it.strikes >= maxStrikes || retries > 0 && lately
 		},
 		CheckRetry: func(ctx context.Context, resp *http.Response, err error) (bool, error) {
 			it.failed = d.now()
@@ -267,8 +276,7 @@ func (d *delivery) post(it *item) (r result) {
 	if resp != nil {
 		if r.status >= 300 && r.status != http.StatusTooManyRequests {
 			start, _ := io.ReadAll(io.LimitReader(resp.Body, maxReadBody))
-			r.body = d.redact.text(strings.ToValidUTF8(string(start), "\uFFFD"))
-			r.body = cutBytes(r.body, maxLoggedBody)
+			r.body = cutBytes(d.redact.start(string(start), len(start) == maxReadBody), maxLoggedBody)
 		}
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDrainedBody))
 		_ = resp.Body.Close()
@@ -326,10 +334,10 @@ func (d *delivery) beginOutage(began time.Duration, cause error) {
 	begins := d.outage.since == 0 && d.answer.Load() < int64(began)
 	if begins {
 		d.outage.since = began
+		d.counts.outage(+1)
 	}
 	d.outage.mu.Unlock()
 	if begins {
-		d.counts.outage(+1)
 		d.log.Error(d.redact.error(cause), "Notification endpoint cannot be reached, events are kept",
 			"endpoint", d.shownEndpoint(), "pending", d.queue.length())
 	}
@@ -341,11 +349,13 @@ func (d *delivery) endOutage(answers bool) {
 	d.outage.mu.Lock()
 	since := d.outage.since
 	d.outage.since = 0
+	if since != 0 {
+		d.counts.outage(-1)
+	}
 	d.outage.mu.Unlock()
 	if since == 0 {
 		return
 	}
-	d.counts.outage(-1)
 	lasted := (d.now() - since).Round(time.Millisecond).String()
 	if answers {
 		d.log.Info("Notification endpoint answers again",

@@ -459,6 +459,37 @@ func TestAPoisonEventIsGivenUpByASingleWorkerToo(t *testing.T) {
 	})
 }
 
+// An endpoint that is there for a moment every two minutes, as one that crashes
+// in a loop: what it answers then is no evidence against those who wait.
+func TestBlipsInAnOutageProveNothingAgainstThoseWhoWait(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		h := newHarness(t, tr.URL(), on(tr))
+		h.log.quiet = true
+		tr.Down()
+		n := 0
+		for range 25 {
+			for range 200 {
+				h.say(fmt.Sprint("object", n%200), fmt.Sprint("event ", n))
+				n++
+				time.Sleep(600 * time.Millisecond)
+			}
+			tr.Behave(eventstest.Delay(200 * time.Millisecond))
+			_ = tr.Up()
+			time.Sleep(300 * time.Millisecond)
+			tr.Down()
+		}
+		_ = tr.Up()
+		h.settled()
+		got := h.outcomes()
+		// Now and then one has its last attempt right after a blip.
+		if got["exhausted"] > 25 || got["exhausted"]+got["delivered"] != n {
+			t.Errorf("outcomes %v of %d", got, n)
+		}
+		t.Logf("outcomes %v", got)
+		h.shutdownNow()
+	}, eventstest.WithWindow(0))
+}
+
 func TestAnEventIsNotRetriedBeyondItsAge(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 		tr.Behave(eventstest.Status(500))

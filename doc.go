@@ -86,11 +86,13 @@
 // for that with Retry-After.
 //
 // An event whose attempts get no answer while the endpoint is there for others is
-// exhausted too: if another event is taken up and answered between its last two
-// attempts, or between its deliveries three times. Then it is the event that
-// fails and not the endpoint. Events for which no reference can be made, or none
-// with a kind and a name, are invalid, and those left when a shutdown ends are
-// counted as shutdown.
+// exhausted too: if another event was taken up and answered after its last but one
+// attempt and in the second before the last ([WithRetryWait]'s minimum), or shortly
+// before its delivery for the third time. Then it is the event that fails and not
+// the endpoint. So an endpoint that comes and goes can exhaust an event now and
+// then, if it is there for less than a wait and an attempt take, 13 s at
+// most. Events for which no reference can be made, or none with a kind and a name,
+// are invalid, and those left when a shutdown ends are counted as shutdown.
 //
 // # Stopping
 //

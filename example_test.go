@@ -117,8 +117,10 @@ func testingYourController(ctx context.Context, obj *corev1.Pod) (err error) {
 	if err != nil {
 		return err
 	}
+	defer recorder.Shutdown(ctx) // before the endpoint goes
 	recorder.Event(obj, corev1.EventTypeNormal, "Ready", "all is well")
 	taken, err := ep.Wait(ctx, 1) // no sleeping
+
 	if err == nil && taken[0].Message != "all is well" {
 		err = fmt.Errorf("arrived: %+v", taken)
 	}

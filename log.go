@@ -3,6 +3,7 @@ package events
 import (
 	"cmp"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"net/url"
 	"regexp"
@@ -108,7 +109,8 @@ func newRedactor(configured string, endpoint *url.URL) *redactor {
 			if len(s) < shortestSecret {
 				continue
 			}
-			for _, form := range []string{s, url.PathEscape(s), url.QueryEscape(s)} {
+			quoted, _ := json.Marshal(s) // a string cannot fail
+			for _, form := range []string{s, url.PathEscape(s), url.QueryEscape(s), strings.Trim(string(quoted), `"`)} {
 				r.secrets = append(r.secrets, form, percentLower(form))
 			}
 		}
@@ -179,6 +181,14 @@ func (r *redactor) text(s string) string {
 		}
 		return scheme + "://" + authority + path
 	})
+}
+
+// start is text for the start of a text, which may have cut a secret in two.
+func (r *redactor) start(s string, cut bool) string {
+	if cut && len(r.secrets) > 0 {
+		s = s[:max(0, len(s)-len(r.secrets[0])+1)] // the first is the longest
+	}
+	return r.text(strings.ToValidUTF8(s, "\uFFFD"))
 }
 
 // error is the cause of an error without the URL that net/http puts before it.

@@ -17,26 +17,32 @@ import (
 // idle connection, so that no event is posted into a closing one.
 const idleTimeout = 20 * time.Second
 
-// dialTimeout limits making a connection, and its TLS handshake.
-const dialTimeout = 5 * time.Second
-
 // sharedTransport serves every recorder that was given no other, so that a
 // process with many recorders keeps no more connections than it uses.
 var sharedTransport = sync.OnceValue(func() *http.Transport {
 	return &http.Transport{
-		Proxy: proxyFromEnvironment,
-		// net/http goes on dialing when the attempt that wanted the connection
-		// is over: without these limits, dials to an endpoint that drops every
-		// packet would pile up.
-		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout: dialTimeout,
-		MaxConnsPerHost:     maxConcurrency,
-
+		Proxy:               proxyFromEnvironment,
+		DialContext:         dial,
 		ForceAttemptHTTP2:   true,
+		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: maxConcurrency,
 		IdleConnTimeout:     idleTimeout,
 	}
 })
+
+// dial ends with the attempt that wanted the connection. By itself net/http goes
+// on dialing for whoever comes next, so that dials to an endpoint that drops
+// every packet would pile up; it keeps the values of a context, but not its end.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{KeepAlive: 30 * time.Second}
+	if deadline, ok := ctx.Value(attemptDeadline{}).(time.Time); ok {
+		dialer.Deadline = deadline
+	}
+	return dialer.DialContext(ctx, network, address)
+}
+
+// attemptDeadline is the key of an attempt's deadline in its context.
+type attemptDeadline struct{}
 
 // proxyFromEnvironment is http.ProxyFromEnvironment for host names that end in
 // a dot, as the default URL of notification-controller does: NO_PROXY is
@@ -92,7 +98,7 @@ type attempt struct {
 }
 
 func (a *attempt) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithDeadline(req.Context(), a.deadline)
+	ctx, cancel := context.WithDeadline(context.WithValue(req.Context(), attemptDeadline{}, a.deadline), a.deadline)
 	a.status = 0
 	resp, err := a.next.RoundTrip(req.WithContext(ctx))
 	if err == nil && resp == nil {

@@ -11,6 +11,7 @@
 //	recorder, err := events.NewRecorderForScheme(scheme, record.NewFakeRecorder(10),
 //		logr.Discard(), ep.URL(), "my-controller")
 //	// ...
+//	defer recorder.Shutdown(ctx) // before the endpoint goes
 //	recorder.Event(object, corev1.EventTypeNormal, "Ready", "all is well")
 //
 //	taken, err := ep.Wait(ctx, 1)
