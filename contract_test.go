@@ -363,12 +363,21 @@ func TestNoLogLineShowsASecretOfTheURL(t *testing.T) {
 // What stands at the edge of what a log line shows is looked through whole.
 func TestASecretThatIsCutInTwoIsNotShown(t *testing.T) {
 	const token = "T0KENINPATHT0KENINPATH"
+	var bodies []string
 	for before := 200; before < 256; before++ {
+		bodies = append(bodies, strings.Repeat("x", before)+token+strings.Repeat("x", 5000))
+	}
+	for before := 4070; before < 4097; before++ {
+		// What is read ends in the token, and redaction moves that to the front.
+		url := "http://other/" + strings.Repeat("x", 5000)
+		bodies = append(bodies, url[:before]+" "+token+strings.Repeat("x", 5000))
+	}
+	for _, body := range bodies {
 		synctest.Test(t, func(t *testing.T) {
 			echo := roundTripper(func(r *http.Request) (*http.Response, error) {
 				w := httptest.NewRecorder()
 				w.WriteHeader(404)
-				_, _ = fmt.Fprint(w, strings.Repeat("x", before), token, strings.Repeat("x", 5000))
+				_, _ = fmt.Fprint(w, body)
 				return w.Result(), nil
 			})
 			h := newHarness(t, "http://host/"+token, events.WithHTTPClient(&http.Client{Transport: echo}))

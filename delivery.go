@@ -219,17 +219,15 @@ func (d *delivery) post(it *item) (r result) {
 		return result{err: err, final: true}
 	}
 
-	// An attempt of this event ends later than it begins, so what was answered
-	// since its last attempt was another event.
-	answeredOthers := func(within time.Duration) (ever, lately bool) {
+	// Whether another event has been answered since the last attempt of this
+	// one, and not long ago. Attempts of this event end later than they begin,
+	// so they never count.
+	answeredOthers := func(within time.Duration) bool {
 		latest := time.Duration(d.answer.Load())
-		ever = it.failed > 0 && latest > it.failed
-		return ever, ever && d.now()-latest <= within
+		return it.failed > 0 && latest > it.failed && d.now()-latest <= within
 	}
-	if ever, lately := answeredOthers(d.timeout + d.retryWaitMin); lately {
+	if answeredOthers(d.timeout + d.retryWaitMin) {
 		it.strikes++
-	} else if ever {
-		it.strikes = 0
 	}
 
 	var began time.Duration // of the attempt
@@ -246,8 +244,7 @@ func (d *delivery) post(it *item) (r result) {
 		RequestLogHook: func(_ retryablehttp.Logger, _ *http.Request, retries int) {
 			began = d.now()
 			transport.deadline = time.Now().Add(d.timeout)
-			_, lately := answeredOthers(d.retryWaitMin)
-			r.othersAnswered = it.strikes >= maxStrikes || retries > 0 && lately
+			r.othersAnswered = it.strikes >= maxStrikes || retries > 0 && answeredOthers(d.retryWaitMin)
 		},
 		CheckRetry: func(ctx context.Context, resp *http.Response, err error) (bool, error) {
 			it.failed = d.now()

@@ -418,7 +418,7 @@ func TestAGlitchBeforeAnOutageIsNoFaultOfAnEvent(t *testing.T) {
 
 func TestAnEventsOwnAnswersProveNothingAgainstIt(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
-		h := newHarness(t, tr.URL(), on(tr))
+		h := newHarness(t, tr.URL(), on(tr), events.WithRetryWait(time.Second, time.Second))
 		for range 3 {
 			tr.BehaveNext(eventstest.Reset(), eventstest.Status(500), eventstest.Reset(), eventstest.Status(500), eventstest.Reset())
 		}
