@@ -43,7 +43,7 @@ newest:
 	$(GO) test -modfile="$$dir/go.mod" -tags newest -count=1 ./...
 
 fuzz:
-	@for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' *_test.go); do echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . || exit 1; done
+	GO="$(GO)" .ci/fuzz $(FUZZTIME)
 
 cover:
 	$(GO) test -coverprofile=cover.out . && $(GO) tool cover -func=cover.out | tail -n 1
