@@ -97,7 +97,7 @@ func WithConcurrency(posts int) Option {
 
 // WithQueueBytes limits the memory that pending events may hold. Beyond it the
 // oldest waiting events are dropped: those of the object that the new event is
-// about, else the oldest of all. Default: 16 MiB, some 20,000 typical events.
+// about, else the oldest of all. Default: 16 MiB, 20,000 to 35,000 typical events.
 // In bytes, counted as the heap holds them, at least 1 KiB; less is an error. An
 // event larger than the limit is always dropped. The JSON of the events being
 // posted comes on top: at most as many as [WithConcurrency] allows, each as large
