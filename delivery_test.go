@@ -1,6 +1,7 @@
 package events_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -327,6 +328,19 @@ func TestAFlappingEndpointLosesNothing(t *testing.T) {
 	}
 }
 
+// poisoned fails the requests that speak of poison, and only those.
+func poisoned(fail eventstest.Behavior) eventstest.Behavior {
+	return func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if bytes.Contains(body, []byte("poison")) {
+			fail(w, r, normal)
+			return
+		}
+		normal.ServeHTTP(w, r)
+	}
+}
+
 func TestAPoisonEventIsGivenUpWhileOthersPass(t *testing.T) {
 	for name, fail := range map[string]eventstest.Behavior{
 		"times out": eventstest.Hang(), "resets": eventstest.Reset(), "502": eventstest.Status(502),
@@ -334,15 +348,7 @@ func TestAPoisonEventIsGivenUpWhileOthersPass(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 				h := newHarness(t, tr.URL(), on(tr))
-				tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
-					body, _ := io.ReadAll(r.Body)
-					r.Body = io.NopCloser(strings.NewReader(string(body)))
-					if strings.Contains(string(body), "poison") {
-						fail(w, r, normal)
-						return
-					}
-					normal.ServeHTTP(w, r)
-				})
+				tr.Behave(poisoned(fail))
 				h.say("sick", "poison 0")
 				h.say("sick", "after it 1")
 				for i := range 60 {
@@ -436,15 +442,7 @@ func TestAnEventsOwnAnswersProveNothingAgainstIt(t *testing.T) {
 func TestAPoisonEventIsGivenUpByASingleWorkerToo(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 		h := newHarness(t, tr.URL(), on(tr), events.WithConcurrency(1))
-		tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
-			body, _ := io.ReadAll(r.Body)
-			r.Body = io.NopCloser(strings.NewReader(string(body)))
-			if strings.Contains(string(body), "poison") {
-				eventstest.Hang()(w, r, normal)
-				return
-			}
-			normal.ServeHTTP(w, r)
-		})
+		tr.Behave(poisoned(eventstest.Hang()))
 		h.say("sick", "poison")
 		for i := range 300 {
 			h.say(fmt.Sprint("healthy", i%7), fmt.Sprint("event ", i))
@@ -616,15 +614,7 @@ func TestWithoutRetriesAnOutageIsNoBusyLoop(t *testing.T) {
 func TestWithoutRetriesAPoisonEventIsStillGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 		h := newHarness(t, tr.URL(), on(tr), events.WithRetryMax(0))
-		tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
-			body, _ := io.ReadAll(r.Body)
-			r.Body = io.NopCloser(strings.NewReader(string(body)))
-			if strings.Contains(string(body), "poison") {
-				eventstest.Hang()(w, r, normal)
-				return
-			}
-			normal.ServeHTTP(w, r)
-		})
+		tr.Behave(poisoned(eventstest.Hang()))
 		h.say("sick", "poison")
 		for i := range 30 {
 			h.say("healthy", fmt.Sprint("event ", i))

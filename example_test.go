@@ -3,6 +3,7 @@ package events_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -96,6 +97,38 @@ func ExampleEventRecorder_EventsV1() {
 	e := endpoint.Events()[0]
 	fmt.Println(e.Message, "|", e.Action, "|", e.RelatedObject.Kind, e.RelatedObject.Name)
 	// Output: Assigned to node-1 | Bind | Node node-1
+}
+
+// bearer adds a token to each request.
+type bearer struct {
+	token string
+	next  http.RoundTripper
+}
+
+func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(req)
+}
+
+// An endpoint that wants a token, and closes idle connections after 30 s.
+func ExampleWithHTTPClient() {
+	endpoint := eventstest.NewEndpoint()
+	defer endpoint.Close()
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.IdleConnTimeout = 20 * time.Second
+	defer transport.CloseIdleConnections()
+
+	recorder, err := events.NewRecorderForScheme(scheme.Scheme, nil, logr.Discard(), endpoint.URL(), "my-controller",
+		events.WithHTTPClient(&http.Client{Transport: bearer{"s3cret", transport}}))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	recorder.Event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "podinfo"}}, corev1.EventTypeNormal, "Ready", "all is well")
+	_ = recorder.Shutdown(context.Background())
+	fmt.Println(endpoint.Requests()[0].Header.Get("Authorization"))
+	// Output: Bearer s3cret
 }
 
 // A negative number of retries and an address without a scheme: both are
