@@ -126,9 +126,6 @@ func (d *delivery) work() {
 	for it := d.queue.take(); it != nil; it = d.queue.take() {
 		if time.Since(it.recorded) > d.maxAge {
 			d.settle(it, expired, result{})
-			if d.queue.length() == 0 {
-				d.endOutage(false)
-			}
 			continue
 		}
 		began := d.now()
@@ -136,9 +133,6 @@ func (d *delivery) work() {
 		switch o, settled := d.judge(r); {
 		case settled:
 			d.settle(it, o, r)
-			if d.queue.length() == 0 {
-				d.endOutage(false)
-			}
 		case d.ctx.Err() != nil:
 			d.queue.putBack(it)
 		default:
@@ -299,6 +293,9 @@ func (d *delivery) settle(it *item, o outcome, r result) {
 		d.losses.lost(o, 1, d.redact.error(r.cause()), append(keys, "endpoint", d.shownEndpoint())...)
 	}
 	d.queue.settle(it, o)
+	if d.queue.length() == 0 {
+		d.endOutage(false)
+	}
 }
 
 // pause is the wait between two deliveries of an event that is kept.
@@ -413,10 +410,10 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	if n > 0 {
 		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered: %w", n, cause)
 	}
-	if d.options.client == nil || isNil(d.options.client.Transport) {
+	if shared := sharedTransport(); d.client.Transport == http.RoundTripper(shared) {
 		// So that no goroutine of a connection is left. Other recorders may
 		// have to connect again.
-		sharedTransport().CloseIdleConnections()
+		shared.CloseIdleConnections()
 	}
 	close(d.finished)
 

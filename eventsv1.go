@@ -2,7 +2,6 @@ package events
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"unicode/utf8"
 
@@ -220,8 +219,7 @@ func checkReportingController(name string) error {
 		return fmt.Errorf("events: reporting controller %q: events.k8s.io takes only a qualified name: %s",
 			name, strings.Join(faults, "; "))
 	}
-	host, _ := os.Hostname()
-	if n := len(name) + len("-") + len(host); n > maxReportingInstanceBytes {
+	if n := len(name) + len("-") + len(hostname()); n > maxReportingInstanceBytes {
 		return fmt.Errorf("events: reporting controller %q: %d bytes with a hyphen and the host name, events.k8s.io takes at most %d",
 			name, n, maxReportingInstanceBytes)
 	}

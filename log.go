@@ -188,7 +188,7 @@ func (r *redactor) start(s string, cut bool) string {
 	if cut && len(r.secrets) > 0 {
 		s = s[:max(0, len(s)-len(r.secrets[0])+1)] // the first is the longest
 	}
-	return r.text(strings.ToValidUTF8(s, "\uFFFD"))
+	return r.text(s)
 }
 
 // error is the cause of an error without the URL that net/http puts before it.

@@ -3,6 +3,7 @@ package events
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -175,10 +176,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // true of one moment, but for the age of the oldest event.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
-	controllers := make(map[string]*counts, len(c.controllers))
-	for name, counts := range c.controllers {
-		controllers[name] = counts
-	}
+	controllers := maps.Clone(c.controllers)
 	c.mu.Unlock()
 
 	now := time.Now()

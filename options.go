@@ -40,7 +40,7 @@ type options struct {
 	retryMax     int
 	retryWaitMin time.Duration
 	retryWaitMax time.Duration
-	timeout      time.Duration // 0: not given
+	timeout      time.Duration
 	timeoutSet   bool
 	concurrency  int
 	queueBytes   int

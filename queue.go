@@ -14,7 +14,7 @@ type laneKey uint64
 
 // laneBytes is the memory of a lane: its struct and its place in the map, which
 // is between 7/16 and 7/8 full.
-const laneBytes = (int(unsafe.Sizeof(lane{}))+15)&^15 + int(unsafe.Sizeof(laneKey(0))+unsafe.Sizeof((*lane)(nil)))*3/2
+var laneBytes = heapBytes(int(unsafe.Sizeof(lane{}))) + int(unsafe.Sizeof(laneKey(0))+unsafe.Sizeof((*lane)(nil)))*3/2
 
 // queue holds the events that wait for the endpoint: a lane for each object
 // that has any, first in, first out.
@@ -321,8 +321,8 @@ func (q *queue) foldLocked(into *item, n *notification) {
 	q.counts.settle(coalesced)
 }
 
-// removeLocked takes an event out of its lane and settles it. The event is the head
-// of the lane or, if that is being posted, the one behind it.
+// removeLocked takes an event out of its lane and settles it. The event is the
+// head of the lane or, if that is being posted, the one behind it.
 func (q *queue) removeLocked(it *item, o outcome) {
 	l := it.lane
 	if l.head == it {
@@ -343,8 +343,8 @@ func (q *queue) removeLocked(it *item, o outcome) {
 	q.settledLocked(it)
 }
 
-// settledLocked tells those who wait for the event. It is counted by then, so that
-// they find it so.
+// settledLocked tells those who wait for the event. It is counted by then, so
+// that they find it so.
 func (q *queue) settledLocked(it *item) {
 	for i := len(q.waiters) - 1; i >= 0; i-- {
 		w := q.waiters[i]
@@ -405,8 +405,8 @@ func (q *queue) resizeLocked(events, bytes int) {
 	}
 }
 
-// oldestWaitingLocked is the event recorded first of all that are not being posted,
-// or nil. At most one event for each worker is passed over.
+// oldestWaitingLocked is the event recorded first of all that are not being
+// posted, or nil. At most one event for each worker is passed over.
 func (q *queue) oldestWaitingLocked() *item {
 	for it := q.pending.front; it != nil; it = it.next {
 		if !it.lane.isBusy(it) {

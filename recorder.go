@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -108,16 +109,16 @@ func NewRecorderForScheme(scheme *runtime.Scheme, eventRecorder record.EventReco
 		r.kube = eventsV1{o.eventsV1}
 		errs = append(errs, checkReportingController(reportingController))
 	}
-	if webhook == "" {
-		if err := errors.Join(errs...); err != nil {
-			return nil, err
-		}
-		return r, nil
+	var endpoint *url.URL
+	if webhook != "" {
+		endpoint, err = parseEndpoint(webhook)
+		errs = append(errs, err)
 	}
-
-	endpoint, err := parseEndpoint(webhook)
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	if endpoint == nil {
+		return r, nil
 	}
 	r.shared.delivery, err = newDelivery(o, webhook, endpoint, reportingController, log, r.shared.losses)
 	if err != nil {
@@ -166,9 +167,8 @@ func (r *EventRecorder) idle() bool { return r == nil || r.shared == nil }
 // the endpoint.
 func (r *EventRecorder) record(object, related runtime.Object, annotations map[string]string, eventtype, reason, action, message string) {
 	now := time.Now()
-	trace := eventtype == eventTypeTrace
 	d := r.shared.delivery
-	if trace {
+	if eventtype == eventTypeTrace {
 		eventtype = corev1.EventTypeNormal
 		d = nil
 	}
@@ -241,9 +241,9 @@ func (r *EventRecorder) withLogger(logger klog.Logger) *EventRecorder {
 // Flush waits until every event recorded before the call has an outcome: it is
 // delivered, or lost and counted as such. Events recorded later do not prolong
 // it. If ctx ends first, Flush returns an error that wraps ctx.Err() and says
-// how many events are pending; a nil ctx never ends. It changes nothing: events are posted whether
-// anyone waits or not. It must not be called by the logger, the HTTP client or
-// the wrapped recorder, on whose return an event may depend.
+// how many events are pending; a nil ctx never ends. It changes nothing: events
+// are posted whether anyone waits or not. It must not be called by the logger, the
+// HTTP client or the wrapped recorder, on whose return an event may depend.
 func (r *EventRecorder) Flush(ctx context.Context) error {
 	if r.idle() || r.shared.delivery == nil {
 		return nil
@@ -257,10 +257,10 @@ func (r *EventRecorder) Flush(ctx context.Context) error {
 // says how many that were. It returns once no goroutine of the recorder is left;
 // for a transport that ignores its context it waits a second longer than ctx.
 //
-// A nil ctx never ends. Shutdown may be called more than once and concurrently: the end of any
-// caller's context ends the drain, and every caller gets the same result. Later
-// events still reach Kubernetes; for the endpoint they are counted as shutdown.
-// Like Flush, it must not be called by what the recorder itself calls.
+// A nil ctx never ends. Shutdown may be called more than once and concurrently:
+// the end of any caller's context ends the drain, and every caller gets the same
+// result. Later events still reach Kubernetes; for the endpoint they are counted
+// as shutdown. Like Flush, it must not be called by what the recorder itself calls.
 func (r *EventRecorder) Shutdown(ctx context.Context) error {
 	if r.idle() || r.shared.delivery == nil {
 		return nil
