@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	events "github.com/eventrecorder/events"
 )
 
@@ -45,33 +43,39 @@ func blackhole(t *testing.T) string {
 	return ""
 }
 
-// net/http goes on dialing after an attempt is over. Dials to an endpoint that
-// drops every packet must not pile up.
-func TestDialsToAnEndpointThatDropsPacketsDoNotPileUp(t *testing.T) {
-	address := blackhole(t)
-	registry := prometheus.NewRegistry()
-	before := runtime.NumGoroutine()
-	h := newHarness(t, "http://"+address, events.WithMetricsRegisterer(registry), events.WithTimeout(50*time.Millisecond),
-		events.WithRetryWait(time.Millisecond, time.Millisecond))
-	h.log.quiet = true
-	h.registry = registry
-	for i := range 20 {
-		h.say(fmt.Sprint("object", i), "m")
+// net/http goes on connecting after an attempt is over. Dials to an endpoint that
+// drops every packet, and handshakes with one that never answers, must not pile up.
+func TestConnectionsThatAreNotMadeInTimeDoNotPileUp(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // connects, and says nothing
+	if err != nil {
+		t.Fatal(err)
 	}
-	// Fifty attempts of each of the eight workers: with dials that take 5 s or
-	// more, some 400 would be under way.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	most := 0
-	for ctx.Err() == nil && h.value("event_recorder_attempts_total") < 400 {
-		wait, done := context.WithTimeout(ctx, 20*time.Millisecond)
-		_ = h.Flush(wait)
-		done()
-		most = max(most, runtime.NumGoroutine()-before)
+	defer silent.Close()
+	for name, url := range map[string]string{"dials": "http://" + blackhole(t), "TLS handshakes": "https://" + silent.Addr().String()} {
+		t.Run(name, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			h := newHarness(t, url, events.WithTimeout(50*time.Millisecond), events.WithRetryWait(time.Millisecond, time.Millisecond))
+			h.log.quiet = true
+			for i := range 20 {
+				h.say(fmt.Sprint("object", i), "m")
+			}
+			// Fifty attempts of each of the eight workers: with connections
+			// that take 5 s or more, some 400 would be under way.
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			most := 0
+			for ctx.Err() == nil && h.value("event_recorder_attempts_total") < 400 {
+				wait, done := context.WithTimeout(ctx, 20*time.Millisecond)
+				_ = h.Flush(wait)
+				done()
+				most = max(most, runtime.NumGoroutine()-before)
+			}
+			t.Logf("%d goroutines more", most)
+			// A worker, a dial, and what the dial needs.
+			if most > 8*5 {
+				t.Errorf("%d goroutines more", most)
+			}
+			h.shutdownNow()
+		})
 	}
-	// A worker, a dial, and what the dial needs.
-	if most > 8*5 {
-		t.Errorf("%d goroutines more", most)
-	}
-	h.shutdownNow()
 }

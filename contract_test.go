@@ -205,6 +205,45 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// The transport that recorders share, which TestTLS does not use.
+func TestACertificateThatTheSharedTransportDoesNotTrustIsRejected(t *testing.T) {
+	ep := eventstest.NewEndpoint(eventstest.WithTLS())
+	defer ep.Close()
+	h := newHarness(t, ep.URL())
+	h.say("a", "m")
+	h.settled()
+	h.wantOutcomes(map[string]int{"rejected": 1})
+	if n := h.value("event_recorder_attempts_total"); n != 1 {
+		t.Errorf("%v attempts, want 1", n)
+	}
+	if lines := h.log.with(msgLost); len(lines) != 1 || !strings.Contains(lines[0].Err.Error(), "certificate") {
+		t.Errorf("log: %v", h.log.lines)
+	}
+	h.shutdownNow()
+}
+
+// After 101 net/http hands over the bare connection, and no deadline ends it.
+func TestAnAnswerThatSwitchesProtocolsHoldsNoWorker(t *testing.T) {
+	server, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "something")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	h := newHarness(t, server.URL, events.WithConcurrency(1))
+	for i := range 3 {
+		h.say(fmt.Sprint("object", i), "m")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // less than an attempt may take
+	defer cancel()
+	if err := h.Flush(ctx); err != nil {
+		t.Error(err)
+	}
+	h.wantOutcomes(map[string]int{"rejected": 3})
+	h.shutdownNow()
+}
+
 func TestEndpointsOnIPv4AndIPv6(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(address, func(t *testing.T) {

@@ -38,7 +38,7 @@ const (
 )
 
 // delivery posts the events of one recorder. Its workers are the only
-// goroutines of the package: one starts when an event is queued and fewer than
+// goroutines that the package starts: one starts when an event is queued and fewer than
 // the allowed number run, and ends when no lane is ready.
 type delivery struct {
 	*options

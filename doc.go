@@ -32,7 +32,8 @@
 //   - Every event meant for the endpoint ends in exactly one counted outcome, and
 //     at every scrape what was recorded is what has an outcome and what is pending.
 //   - No goroutine of a recorder exists before the first event or after the last
-//     one. Idle connections are closed after 20 s.
+//     one, but for the one with which NewRecorder waits for the manager to stop.
+//     Idle connections are closed after 20 s.
 //   - No input panics: not a nil recorder, object, logger or wrapped recorder, and
 //     no call after the shutdown.
 //
@@ -56,7 +57,8 @@
 // event, and puts the lane back at the end. There are at most eight workers
 // ([WithConcurrency]). A worker stays with its event through the waits between
 // attempts, so eight objects whose posts fail can make the others wait for up to
-// the length of a delivery: 15 s, or 40 s if each attempt hangs.
+// the length of a delivery: 15 s, 40 s if each attempt hangs, or two minutes if a
+// 503 asks for long waits with Retry-After.
 //
 // An event that says the same as the last one waiting in its lane, in all but
 // time and resource version, is folded into that (outcome coalesced): in an
@@ -123,7 +125,8 @@
 // events the first of each outcome at once, with object, status and cause, and
 // then at most one line a minute. Verbosity 1 has duplicates, verbosity 2 every
 // recorded event. No line shows credentials, path or query of the endpoint's URL,
-// unless the controller put them into the event itself.
+// unless the controller put them into the event itself, or the endpoint's answer
+// repeats a part of them in a form of its own.
 //
 // # Testing
 //

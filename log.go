@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"html"
 	"net/url"
 	"regexp"
 	"slices"
@@ -110,7 +111,7 @@ func newRedactor(configured string, endpoint *url.URL) *redactor {
 				continue
 			}
 			quoted, _ := json.Marshal(s) // a string cannot fail
-			for _, form := range []string{s, url.PathEscape(s), url.QueryEscape(s), strings.Trim(string(quoted), `"`)} {
+			for _, form := range []string{s, url.PathEscape(s), url.QueryEscape(s), strings.Trim(string(quoted), `"`), html.EscapeString(s)} {
 				r.secrets = append(r.secrets, form, percentLower(form))
 			}
 		}
@@ -124,11 +125,11 @@ func newRedactor(configured string, endpoint *url.URL) *redactor {
 				value = part
 			}
 			add(part, value)
-			if plain, err := url.PathUnescape(value); err == nil {
-				add(plain)
-			}
-			if plain, err := url.QueryUnescape(value); err == nil {
-				add(plain)
+			for _, unescape := range []func(string) (string, error){url.PathUnescape, url.QueryUnescape} {
+				if plain, err := unescape(value); err == nil {
+					add(plain)
+					add(strings.FieldsFunc(plain, func(r rune) bool { return strings.ContainsRune(":, ", r) })...)
+				}
 			}
 		}
 	}

@@ -28,6 +28,12 @@ func TestRedactionTakesEverySecretOutOfAText(t *testing.T) {
 			[]string{"hooks.example.com", "no such host", "Cannot POST", "other.example.com"},
 		},
 		{
+			"https://api.example.com/bot123456:ABCDEFsecret/send?auth=Bearer+tok2SECRET&q=s3cr%26et99",
+			[]string{"ABCDEFsecret", "tok2SECRET", "s3cr"},
+			[]string{"token 123456:ABCDEFsecret is unknown", "bad token tok2SECRET", "no s3cr&amp;et99, no s3cr&et99"},
+			[]string{"is unknown", "bad token"},
+		},
+		{
 			"http://notification-controller.flux-system.svc.cluster.local./",
 			nil,
 			[]string{`Post "http://notification-controller.flux-system.svc.cluster.local./": dial tcp 10.0.0.1:80: connect: connection refused`},

@@ -72,7 +72,7 @@ func WithRetryMax(retries int) Option {
 	return func(o *options) { o.retryMax = retries }
 }
 
-// WithRetryWait sets the wait between two attempts: it begins at minWait,
+// WithRetryWait sets the wait between two attempts: it begins at up to minWait,
 // doubles each time, and never exceeds maxWait, whatever a Retry-After header
 // says (see [Backoff]). Default: 1 s and 30 s. minWait must be at least 1 ms and
 // not above maxWait; otherwise it is an error.

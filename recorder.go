@@ -255,7 +255,8 @@ func (r *EventRecorder) Flush(ctx context.Context) error {
 // have an outcome. If ctx ends first, it cancels what is being posted, counts
 // all that is left as shutdown, and returns an error that wraps ctx.Err() and
 // says how many that were. It returns once no goroutine of the recorder is left;
-// for a transport that ignores its context it waits a second longer than ctx.
+// for a transport that ignores its context it waits a second longer than ctx. An
+// HTTP/2 connection whose post was cancelled may stay idle for 20 s more.
 //
 // A nil ctx never ends. Shutdown may be called more than once and concurrently:
 // the end of any caller's context ends the drain, and every caller gets the same

@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -23,22 +24,33 @@ var sharedTransport = sync.OnceValue(func() *http.Transport {
 	return &http.Transport{
 		Proxy:               proxyFromEnvironment,
 		DialContext:         dial,
+		DialTLSContext:      dialTLS,
 		ForceAttemptHTTP2:   true,
-		TLSHandshakeTimeout: 10 * time.Second,
+		TLSHandshakeTimeout: 10 * time.Second, // through a proxy, which dialTLS does not serve
 		MaxIdleConnsPerHost: maxConcurrency,
 		IdleConnTimeout:     idleTimeout,
 	}
 })
 
-// dial ends with the attempt that wanted the connection. By itself net/http goes
-// on dialing for whoever comes next, so that dials to an endpoint that drops
-// every packet would pile up; it keeps the values of a context, but not its end.
+// dial and dialTLS end with the attempt that wanted the connection. By itself
+// net/http goes on connecting for whoever comes next, so that connections to an
+// endpoint that drops every packet or never ends a handshake would pile up; it
+// keeps the values of a context, but not its end.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := net.Dialer{KeepAlive: 30 * time.Second}
+	return attemptDialer(ctx).DialContext(ctx, network, address)
+}
+
+func dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := tls.Dialer{NetDialer: attemptDialer(ctx), Config: &tls.Config{NextProtos: []string{"h2", "http/1.1"}}}
+	return dialer.DialContext(ctx, network, address)
+}
+
+func attemptDialer(ctx context.Context) *net.Dialer {
+	dialer := &net.Dialer{KeepAlive: 30 * time.Second}
 	if deadline, ok := ctx.Value(attemptDeadline{}).(time.Time); ok {
 		dialer.Deadline = deadline
 	}
-	return dialer.DialContext(ctx, network, address)
+	return dialer
 }
 
 // attemptDeadline is the key of an attempt's deadline in its context.
@@ -112,6 +124,12 @@ func (a *attempt) RoundTrip(req *http.Request) (*http.Response, error) {
 	if resp.Body == nil { // a fault of the transport that net/http mends
 		cancel()
 		return resp, nil
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		// The body is the bare connection, which no context ends, and nobody
+		// asked for it.
+		_ = resp.Body.Close()
+		resp.Body = http.NoBody
 	}
 	resp.Body = &attemptBody{resp.Body, cancel}
 	return resp, nil
