@@ -141,7 +141,7 @@ func scenarios() []scenario {
 	for _, n := range []int{8, 20, 50} {
 		all = append(all, scenario{
 			name: fmt.Sprintf("%d of %s objects poisoned: hang", n, thousands(1000+n)), endpoint: poisons(hangs),
-			load: []load{{name: "sick", objects: n, every: m, to: 20 * m, poisoned: true}, {objects: 1000, every: m, to: 20 * m}},
+			load: []load{{name: "sick", objects: n, every: m, to: 10 * m, poisoned: true}, {objects: 1000, every: m, to: 10 * m}},
 			want: bounds{p99: 100 * time.Millisecond},
 		})
 	}
