@@ -812,7 +812,7 @@ func TestEachOutcomeHasItsOwnLossLines(t *testing.T) {
 			t.Errorf("%d lines, want 3: %v", n, h.log.errors())
 		}
 		h.shutdownNow() // says the rest at once
-		if lines := h.log.with(msgMoreLost); len(lines) != 1 || lines[0].Keys["events"] != 1 || lines[0].Keys["outcome"] != "rejected" {
+		if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["events"] != 1 || lines[0].Keys["outcome"] != "rejected" {
 			t.Errorf("log: %v", lines)
 		}
 	})

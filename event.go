@@ -86,10 +86,18 @@ const (
 // annotation is one entry of an event's metadata.
 type annotation struct{ key, value string }
 
+// call is an event as a controller records it, with references for its objects.
+// Its maps and references may be anybody's: they are not changed.
+type call struct {
+	regarding, related                 *corev1.ObjectReference // related may be nil
+	annotations                        map[string]string
+	eventtype, reason, action, message string
+}
+
 // notification is an event as it waits in the queue: what the caller gave, in
 // memory that nobody else holds. All its strings are cut from one allocation,
-// so that the queue knows what it holds, and neither the caller's later changes
-// nor a large string that a short one was cut from live on in it.
+// so that neither the caller's later changes nor a large string that a short one
+// was cut from live on in it. It never changes.
 type notification struct {
 	involved corev1.ObjectReference
 	related  *corev1.ObjectReference
@@ -99,33 +107,29 @@ type notification struct {
 	message  string
 	metadata []annotation // sorted by key
 	recorded time.Time
-	bytes    int // of memory, the struct itself included
+	bytes    int // of memory, about
 }
 
-// newItem copies an event that was recorded. related may be nil.
-func newItem(recorded time.Time, involved, related *corev1.ObjectReference, annotations map[string]string,
-	eventtype, reason, action, message string) *item {
+// newItem copies an event that was recorded.
+func newItem(recorded time.Time, c call) *item {
 	it := &item{notification: notification{
-		involved: *involved,
-		warning:  eventtype == corev1.EventTypeWarning,
-		reason:   reason,
-		action:   action,
-		message:  truncateRunes(message, maxMessageRunes),
+		involved: *c.regarding,
+		warning:  c.eventtype == corev1.EventTypeWarning,
+		reason:   c.reason,
+		action:   c.action,
+		message:  truncateRunes(c.message, maxMessageRunes),
 		recorded: recorded,
 	}}
-	it.bytes = heapBytes(int(unsafe.Sizeof(*it)))
-	if related != nil {
-		r := *related
-		it.related = &r
-		it.bytes += heapBytes(int(unsafe.Sizeof(r)))
+	if c.related != nil {
+		related := *c.related
+		it.related = &related
 	}
-	if len(annotations) > 0 {
-		it.metadata = make([]annotation, 0, len(annotations))
-		for k, v := range annotations {
+	if len(c.annotations) > 0 {
+		it.metadata = make([]annotation, 0, len(c.annotations))
+		for k, v := range c.annotations {
 			it.metadata = append(it.metadata, annotation{k, v})
 		}
 		slices.SortFunc(it.metadata, func(a, b annotation) int { return strings.Compare(a.key, b.key) })
-		it.bytes += heapBytes(cap(it.metadata) * int(unsafe.Sizeof(annotation{})))
 	}
 
 	size := 0
@@ -137,7 +141,11 @@ func newItem(recorded time.Time, involved, related *corev1.ObjectReference, anno
 		text.WriteString(*s)
 		*s = text.String()[from:]
 	})
-	it.bytes += heapBytes(size)
+	// The allocator's size classes are an eighth apart: half of that is lost.
+	it.bytes = int(unsafe.Sizeof(*it)) + size + size/16 + len(it.metadata)*int(unsafe.Sizeof(annotation{}))
+	if it.related != nil {
+		it.bytes += int(unsafe.Sizeof(*it.related))
+	}
 	return it
 }
 
@@ -164,19 +172,6 @@ func eachReferenceString(ref *corev1.ObjectReference, visit func(*string)) {
 	visit(&ref.APIVersion)
 	visit(&ref.ResourceVersion)
 	visit(&ref.FieldPath)
-}
-
-// heapBytes is what the allocator takes for an object of that size: its size
-// classes are at most an eighth apart.
-func heapBytes(size int) int {
-	switch {
-	case size <= 0:
-		return 0
-	case size <= 1024:
-		return (size + 15) &^ 15
-	default:
-		return size + size/16
-	}
 }
 
 // laneKey is the key of the lane that keeps the events of one object in order.
@@ -236,7 +231,8 @@ func (n *notification) event(reportingController, reportingInstance string) Even
 }
 
 // describe reads what an event needs to know of an object: a reference to it
-// and its annotations. Both may be the object's own and must not be changed.
+// and its annotations. The annotations may be the object's own and must not be
+// changed.
 // Objects that cannot be read, nil and typed nil among them, are an error.
 func describe(scheme *runtime.Scheme, object runtime.Object) (ref *corev1.ObjectReference, annotations map[string]string, err error) {
 	defer func() {
@@ -252,6 +248,10 @@ func describe(scheme *runtime.Scheme, object runtime.Object) (ref *corev1.Object
 	}
 	if ref == nil {
 		return nil, nil, errors.New("nil object reference")
+	}
+	if own, ok := object.(*corev1.ObjectReference); ok && ref == own {
+		copied := *own // the caller's: nobody may write to it, then or later
+		ref = &copied
 	}
 	if annotated, ok := object.(interface{ GetAnnotations() map[string]string }); ok {
 		annotations = annotated.GetAnnotations()

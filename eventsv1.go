@@ -2,10 +2,13 @@ package events
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
-	corev1 "k8s.io/api/core/v1"
+	"github.com/go-logr/logr"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeevents "k8s.io/client-go/tools/events"
@@ -36,10 +39,10 @@ const (
 // Kubernetes event they are where the API has a place for them. What
 // events.k8s.io would refuse, or store as it should not be, is mended in the
 // Kubernetes event, never in the payload: an empty action becomes the reason; an
-// empty reason becomes the action, or Unknown; a type other than Warning becomes
-// Normal; a note of more than 1,024 bytes, a reason or action of more than 128 is
-// cut and ends in "…"; invalid UTF-8 becomes U+FFFD. What is mended is logged at
-// verbosity 1.
+// empty reason becomes the action, or Unknown; a note of more than 1,024 bytes, a
+// reason or action of more than 128 is cut and ends in "…"; invalid UTF-8 becomes
+// U+FFFD; annotations whose key is no qualified name, or that are more than 256 KiB
+// in all, are left out. What is mended is logged at verbosity 1.
 //
 // All methods may be called concurrently, and on nil, which does nothing.
 type EventsV1Recorder struct{ r *EventRecorder }
@@ -66,7 +69,8 @@ func (v *EventsV1Recorder) AnnotatedEventf(regarding, related runtime.Object, an
 	if v == nil || v.r.idle() {
 		return
 	}
-	v.r.record(regarding, related, annotations, eventtype, reason, action, fmt.Sprintf(note, args...))
+	v.r.record(regarding, related, call{annotations: annotations, eventtype: eventtype, reason: reason, action: action,
+		message: fmt.Sprintf(note, args...)})
 }
 
 // WithLogger returns the same view with another logger for what concerns
@@ -81,28 +85,24 @@ func (v *EventsV1Recorder) WithLogger(logger klog.Logger) kubeevents.EventRecord
 // kubernetes writes an event to the Kubernetes API, through whichever recorder
 // the controller has.
 type kubernetes interface {
-	write(call kubernetesEvent, log klog.Logger)
+	write(c call, log logr.Logger)
 	withLogger(klog.Logger) kubernetes
-}
-
-// kubernetesEvent is an event before an API's rules are applied.
-type kubernetesEvent struct {
-	regarding, related                 *corev1.ObjectReference // related may be nil
-	annotations                        map[string]string
-	eventtype, reason, action, message string
 }
 
 // coreV1 writes to core/v1. That API has neither a related object nor an
 // action, and takes messages as they are.
 type coreV1 struct{ recorder record.EventRecorder }
 
-func (k coreV1) write(e kubernetesEvent, _ klog.Logger) {
-	if len(e.annotations) == 0 {
-		k.recorder.Event(e.regarding, e.eventtype, e.reason, e.message)
+func (k coreV1) write(c call, log logr.Logger) {
+	mended := c
+	mended.annotations = mendAnnotations(c.annotations)
+	c.logChanged(mended, "core/v1", log)
+	if len(mended.annotations) == 0 {
+		k.recorder.Event(c.regarding, c.eventtype, c.reason, c.message)
 		return
 	}
-	format, args := verbatim(e.message)
-	k.recorder.AnnotatedEventf(e.regarding, e.annotations, e.eventtype, e.reason, format, args...)
+	format, args := verbatim(c.message)
+	k.recorder.AnnotatedEventf(c.regarding, mended.annotations, c.eventtype, c.reason, format, args...)
 }
 
 // verbatim returns the arguments with which Sprintf returns the message. Nearly
@@ -130,15 +130,9 @@ type annotatedEventsV1 interface {
 	AnnotatedEventf(regarding, related runtime.Object, annotations map[string]string, eventtype, reason, action, note string, args ...any)
 }
 
-func (k eventsV1) write(e kubernetesEvent, log klog.Logger) {
-	mended := e.mend()
-	if log := log.V(1); log.Enabled() {
-		if changed := e.changed(mended); len(changed) > 0 {
-			log.Info("Kubernetes event changed to what events.k8s.io takes",
-				"kind", e.regarding.Kind, "namespace", e.regarding.Namespace, "name", e.regarding.Name, "reason", e.reason,
-				"changed", changed)
-		}
-	}
+func (k eventsV1) write(c call, log logr.Logger) {
+	mended := c.mend()
+	c.logChanged(mended, "events.k8s.io", log)
 	var related runtime.Object // not a typed nil
 	if mended.related != nil {
 		related = mended.related
@@ -160,40 +154,94 @@ func (k eventsV1) withLogger(log klog.Logger) kubernetes {
 }
 
 // mend returns the event as events.k8s.io takes it.
-func (e kubernetesEvent) mend() kubernetesEvent {
-	if e.eventtype != corev1.EventTypeWarning {
-		e.eventtype = corev1.EventTypeNormal
+func (c call) mend() call {
+	if c.reason == "" {
+		c.reason = c.action
 	}
-	if e.reason == "" {
-		e.reason = e.action
+	if c.reason == "" {
+		c.reason = "Unknown"
 	}
-	if e.reason == "" {
-		e.reason = "Unknown"
+	if c.action == "" {
+		c.action = c.reason
 	}
-	if e.action == "" {
-		e.action = e.reason
-	}
-	e.reason = cutBytes(e.reason, maxReasonBytes)
-	e.action = cutBytes(e.action, maxActionBytes)
-	e.message = cutBytes(e.message, maxNoteBytes)
-	return e
+	c.reason = cutBytes(c.reason, maxReasonBytes)
+	c.action = cutBytes(c.action, maxActionBytes)
+	c.message = cutBytes(c.message, maxNoteBytes)
+	c.annotations = mendAnnotations(c.annotations)
+	return c
 }
 
-// changed names what was mended, but for an action that was not given: every
-// core-style call has none.
-func (e kubernetesEvent) changed(mended kubernetesEvent) []string {
-	var names []string
-	for _, field := range []struct{ name, before, after string }{
-		{"type", e.eventtype, mended.eventtype},
-		{"reason", e.reason, mended.reason},
-		{"action", e.action, mended.action},
-		{"note", e.message, mended.message},
-	} {
-		if field.before != field.after && (field.name != "action" || field.before != "") {
-			names = append(names, field.name)
+// mendAnnotations leaves out what would make the API server refuse the whole event,
+// in either API: keys that are no qualified names, and what is too much in all,
+// the last keys first. It returns the map itself if there is nothing to leave out.
+func mendAnnotations(annotations map[string]string) map[string]string {
+	size, valid := 0, true
+	for k, v := range annotations {
+		size += len(k) + len(v)
+		valid = valid && isAnnotationKey(k)
+	}
+	if valid && size <= apivalidation.TotalAnnotationSizeLimitB {
+		return annotations
+	}
+	kept := make(map[string]string, len(annotations))
+	size = 0
+	for _, k := range slices.Sorted(maps.Keys(annotations)) {
+		if v := annotations[k]; isAnnotationKey(k) && size+len(k)+len(v) <= apivalidation.TotalAnnotationSizeLimitB {
+			kept[k] = v
+			size += len(k) + len(v)
 		}
 	}
-	return names
+	return kept
+}
+
+// isAnnotationKey applies the API server's rule. Its regular expressions take
+// longer than all the rest of a recording, so usual keys are told without them.
+func isAnnotationKey(key string) bool {
+	usual := len(key) > 0 && len(key) <= 63
+	slashes := 0
+	for i := 0; i < len(key) && usual; i++ {
+		switch c := key[i]; {
+		case 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9':
+		default:
+			// Where a part begins or ends, only letters and digits may stand.
+			usual = i > 0 && i < len(key)-1 && isAlphanumeric(key[i-1]) && (c == '.' || c == '-' || c == '/' && slashes == 0)
+			if c == '/' {
+				slashes++
+			}
+		}
+	}
+	return usual || len(validation.IsQualifiedName(strings.ToLower(key))) == 0
+}
+
+func isAlphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// logChanged says what was mended, but for an action that was not given: every
+// core-style call has none.
+func (c call) logChanged(mended call, api string, log logr.Logger) {
+	log = log.V(1)
+	if !log.Enabled() {
+		return
+	}
+	var changed []string
+	for _, field := range []struct{ name, before, after string }{
+		{"reason", c.reason, mended.reason},
+		{"action", c.action, mended.action},
+		{"note", c.message, mended.message},
+	} {
+		if field.before != field.after && (field.name != "action" || field.before != "") {
+			changed = append(changed, field.name)
+		}
+	}
+	if len(mended.annotations) != len(c.annotations) {
+		changed = append(changed, "annotations")
+	}
+	if len(changed) > 0 {
+		log.Info("Kubernetes event changed to what the API takes", "api", api,
+			"kind", c.regarding.Kind, "namespace", c.regarding.Namespace, "name", c.regarding.Name, "reason", c.reason,
+			"changed", changed)
+	}
 }
 
 // cutBytes returns s as valid UTF-8 of at most limit bytes, which is how the

@@ -124,7 +124,7 @@ func hasLabels(m *dto.Metric, pairs []string) bool {
 }
 
 var outcomeNames = []string{
-	"delivered", "duplicate", "coalesced", "rejected", "exhausted", "overflow", "expired", "invalid", "shutdown",
+	"delivered", "duplicate", "unconfirmed", "coalesced", "rejected", "exhausted", "overflow", "expired", "invalid", "shutdown",
 }
 
 // outcomes returns the outcomes that are not zero, and fails the test unless
@@ -269,10 +269,27 @@ func (l logLine) String() string {
 
 func (*logLines) Init(logr.RuntimeInfo)                  {}
 func (l *logLines) Enabled(level int) bool               { return !l.quiet || level <= 0 }
-func (l *logLines) WithValues(...any) logr.LogSink       { return l }
+func (l *logLines) WithValues(kv ...any) logr.LogSink    { return logView{l, kv} }
 func (l *logLines) WithName(string) logr.LogSink         { return l }
 func (l *logLines) Info(level int, m string, kv ...any)  { l.add(level, nil, m, kv) }
 func (l *logLines) Error(err error, m string, kv ...any) { l.add(-1, err, m, kv) }
+
+// logView is a logLines with values that every line has.
+type logView struct {
+	*logLines
+	values []any
+}
+
+func (v logView) WithValues(kv ...any) logr.LogSink {
+	return logView{v.logLines, append(slices.Clip(v.values), kv...)}
+}
+func (v logView) WithName(string) logr.LogSink { return v }
+func (v logView) Info(level int, m string, kv ...any) {
+	v.add(level, nil, m, append(slices.Clip(v.values), kv...))
+}
+func (v logView) Error(err error, m string, kv ...any) {
+	v.add(-1, err, m, append(slices.Clip(v.values), kv...))
+}
 
 func (l *logLines) add(level int, err error, message string, kv []any) {
 	line := logLine{Time: time.Now(), Level: level, Message: message, Err: err, Keys: map[string]any{}}
@@ -314,13 +331,13 @@ func (l *logLines) matching(match func(logLine) bool) []logLine {
 }
 
 const (
-	msgRecorded   = "Event recorded"
-	msgDuplicate  = "Notification endpoint has this event already"
-	msgLost       = "Event lost"
-	msgMoreLost   = "More events lost"
-	msgOutage     = "Notification endpoint cannot be reached, events are kept"
-	msgOutageOver = "Notification endpoint answers again"
-	msgOutageIdle = "Notification endpoint cannot be reached, and no event waits for it any more"
-	msgMended     = "Kubernetes event changed to what events.k8s.io takes"
-	msgRelated    = "Related object left out of the event"
+	msgRecorded    = "Event recorded"
+	msgDuplicate   = "Notification endpoint has this event already"
+	msgLost        = "Event lost"
+	msgUnconfirmed = "Event may be lost: it is a duplicate of an attempt that got no answer"
+	msgOutage      = "Notification endpoint fails, events are kept"
+	msgOutageOver  = "Notification endpoint works again"
+	msgOutageIdle  = "Notification endpoint fails, and no event waits for it any more"
+	msgMended      = "Kubernetes event changed to what the API takes"
+	msgRelated     = "Related object left out of the event"
 )

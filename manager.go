@@ -19,6 +19,10 @@ type drainOnStop struct{ r *EventRecorder }
 // comes, so the drain cannot use it.
 func (d drainOnStop) Start(ctx context.Context) error {
 	<-ctx.Done()
+	// A manager that has lost its lease waits for nobody: this may be the last line.
+	if delivery := d.r.shared.delivery; delivery.queue.length() > 0 {
+		d.r.log.Info("Manager has stopped, pending events are delivered", "pending", delivery.queue.length())
+	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.r.shared.drainTimeout)
 	defer cancel()
 	// What is lost is logged and counted. A manager that stops has no other

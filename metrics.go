@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,59 +19,58 @@ import (
 type outcome int
 
 const (
-	delivered outcome = iota // answered 2xx
-	duplicate                // answered 429: the endpoint has it already
-	coalesced                // folded into a later event that says the same
-	rejected                 // refused for good
-	exhausted                // failed on the last attempt
-	overflow                 // dropped because the queue was full
-	expired                  // dropped because it was too old
-	invalid                  // no reference to its object could be made
-	shutdown                 // left when the drain ended, or recorded later
+	delivered   outcome = iota // answered 2xx
+	duplicate                  // answered 429: the endpoint has it already
+	unconfirmed                // answered 429, after an attempt that got no answer
+	coalesced                  // replaced by a later event that says the same
+	rejected                   // refused for good
+	exhausted                  // failed too often while others were served
+	overflow                   // dropped because the queue was full
+	expired                    // dropped because it was too old
+	invalid                    // no reference to its object could be made
+	shutdown                   // left when the drain ended, or recorded later
 
 	outcomes int = iota
 )
 
 var outcomeNames = [outcomes]string{
-	"delivered", "duplicate", "coalesced", "rejected", "exhausted", "overflow", "expired", "invalid", "shutdown",
+	"delivered", "duplicate", "unconfirmed", "coalesced", "rejected", "exhausted", "overflow", "expired", "invalid", "shutdown",
 }
 
 func (o outcome) String() string { return outcomeNames[o] }
 
-// counts are the numbers of all recorders that share a controller's name and a
-// registry. record and settle each keep the sum: what was recorded is what is
-// pending and what has an outcome.
+// counts are what all recorders that have a controller's name and a registry in
+// common share: the numbers, and the limits of what is logged. What is pending is
+// what was recorded and has no outcome yet, so the sum holds at every moment.
 type counts struct {
-	mu       sync.Mutex // guards all below, and is the last lock anyone takes
-	recorded uint64
-	outcomes [outcomes]uint64
-	pending  int
-	bytes    int
-	outages  int                 // recorders that cannot reach their endpoint
-	queues   map[*queue]struct{} // those with pending events
+	recorded atomic.Uint64
+	outcomes [outcomes]atomic.Uint64
+	attempts *prometheus.CounterVec
+	codes    sync.Map // of int, the status of an attempt, to its prometheus.Counter
+	duration prometheus.Observer
+	losses   lossLog
+
+	mu      sync.Mutex          // guards all below
+	queues  map[*queue]struct{} // those with pending events
+	outages int                 // recorders with an outage
+	since   time.Time           // when the first of them began
 }
 
-// record counts an event that is pending from now on.
-func (c *counts) record() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.recorded++
-	c.pending++
-}
+// settle counts the outcome of an event that was recorded.
+func (c *counts) settle(o outcome) { c.outcomes[o].Add(1) }
 
-// settle counts the outcome of a pending event.
-func (c *counts) settle(o outcome) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pending--
-	c.outcomes[o]++
-}
-
-// hold counts bytes that a queue has taken or, if negative, given back.
-func (c *counts) hold(bytes int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.bytes += bytes
+// attempt counts an attempt. status is 0 if there was no answer.
+func (c *counts) attempt(status int, took time.Duration) {
+	counter, ok := c.codes.Load(status)
+	if !ok {
+		code := "error"
+		if status != 0 {
+			code = strconv.Itoa(status)
+		}
+		counter, _ = c.codes.LoadOrStore(status, c.attempts.WithLabelValues(code))
+	}
+	counter.(prometheus.Counter).Inc()
+	c.duration.Observe(took.Seconds())
 }
 
 // active remembers the queues that have pending events, and no others: an idle
@@ -84,11 +85,24 @@ func (c *counts) active(q *queue, active bool) {
 	}
 }
 
-// outage counts the recorders that cannot reach their endpoint.
-func (c *counts) outage(change int) {
+// outageBegins counts a recorder with an outage, and reports whether it is the
+// only one.
+func (c *counts) outageBegins(at time.Time) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.outages += change
+	if c.outages++; c.outages > 1 {
+		return false
+	}
+	c.since = at
+	return true
+}
+
+// outageEnds is the opposite. It reports when the first outage began.
+func (c *counts) outageEnds() (since time.Time, last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.outages--
+	return c.since, c.outages == 0
 }
 
 // collector exposes the counts of all recorders that use one registry.
@@ -112,7 +126,7 @@ func newCollector() *collector {
 		pending:  desc("pending_events", "Events that wait for the notification endpoint, those being posted included."),
 		bytes:    desc("pending_bytes", "Memory that the pending events hold, in bytes."),
 		oldest:   desc("oldest_pending_age_seconds", "Time since the oldest pending event was recorded, in seconds; 0 if none is pending."),
-		up:       desc("endpoint_up", "0 while events are kept because the notification endpoint does not answer, else 1."),
+		up:       desc("endpoint_up", "0 while the notification endpoint has served no event for 10 s and events are kept, else 1."),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "event_recorder_attempts_total",
 			Help: `Attempts to post an event by the status code of the answer, "error" if there was none.`,
@@ -147,20 +161,16 @@ func registerCollector(registerer prometheus.Registerer) (*collector, error) {
 func (c *collector) of(controller string) *counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.controllers[controller] == nil {
-		c.controllers[controller] = &counts{queues: make(map[*queue]struct{})}
+	of := c.controllers[controller]
+	if of == nil {
+		of = &counts{
+			attempts: c.attempts.MustCurryWith(prometheus.Labels{"controller": controller}),
+			duration: c.duration.WithLabelValues(controller),
+			queues:   make(map[*queue]struct{}),
+		}
+		c.controllers[controller] = of
 	}
-	return c.controllers[controller]
-}
-
-// attempt counts an attempt. status is 0 if there was no answer.
-func (c *collector) attempt(controller string, status int, took time.Duration) {
-	code := "error"
-	if status != 0 {
-		code = strconv.Itoa(status)
-	}
-	c.attempts.WithLabelValues(controller, code).Inc()
-	c.duration.WithLabelValues(controller).Observe(took.Seconds())
+	return of
 }
 
 // Describe implements prometheus.Collector.
@@ -172,66 +182,67 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	c.duration.Describe(ch)
 }
 
-// Collect implements prometheus.Collector. What it says of one controller is
-// true of one moment, but for the age of the oldest event.
+// Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	controllers := maps.Clone(c.controllers)
 	c.mu.Unlock()
 
-	now := time.Now()
 	for name, counts := range controllers {
 		s := counts.snapshot()
-		counter := func(d *prometheus.Desc, v float64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{name}, labels...)...)
+		counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{name}, labels...)...)
 		}
 		gauge := func(d *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, name)
 		}
-		counter(c.recorded, float64(s.recorded))
+		counter(c.recorded, s.recorded)
 		for o, n := range s.outcomes {
-			counter(c.events, float64(n), outcome(o).String())
+			counter(c.events, n, outcome(o).String())
 		}
 		gauge(c.pending, float64(s.pending))
 		gauge(c.bytes, float64(s.bytes))
-		gauge(c.oldest, s.oldestAge(now).Seconds())
-		up := 1.0
-		if s.outages > 0 {
-			up = 0
-		}
-		gauge(c.up, up)
+		gauge(c.oldest, s.oldestAge.Seconds())
+		gauge(c.up, s.up)
 	}
 	c.attempts.Collect(ch)
 	c.duration.Collect(ch)
 }
 
-// snapshot is what counts said at one moment.
+// snapshot is what counts say at one moment.
 type snapshot struct {
-	recorded                uint64
-	outcomes                [outcomes]uint64
-	pending, bytes, outages int
-	queues                  []*queue
+	recorded, pending uint64
+	outcomes          [outcomes]uint64
+	up                float64
+	bytes             int
+	oldestAge         time.Duration
 }
 
-func (c *counts) snapshot() snapshot {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := snapshot{recorded: c.recorded, outcomes: c.outcomes, pending: c.pending, bytes: c.bytes, outages: c.outages}
-	for q := range c.queues {
-		s.queues = append(s.queues, q)
+func (c *counts) snapshot() (s snapshot) {
+	// The outcomes first: what gets one meanwhile was recorded before.
+	for o := range c.outcomes {
+		s.outcomes[o] = c.outcomes[o].Load()
+		s.pending -= s.outcomes[o]
 	}
-	return s
-}
+	s.recorded = c.recorded.Load()
+	s.pending += s.recorded
 
-// oldestAge asks the queues, without counts.mu: they take it under their own lock.
-func (s *snapshot) oldestAge(now time.Time) time.Duration {
-	var age time.Duration
-	for _, q := range s.queues {
-		if at, ok := q.oldest(); ok {
-			age = max(age, now.Sub(at))
+	c.mu.Lock()
+	queues := slices.Collect(maps.Keys(c.queues))
+	if c.outages == 0 {
+		s.up = 1
+	}
+	c.mu.Unlock()
+	// Without mu: a queue takes it under its own lock.
+	now := time.Now()
+	for _, q := range queues {
+		bytes, oldest := q.held()
+		s.bytes += bytes
+		if !oldest.IsZero() {
+			s.oldestAge = max(s.oldestAge, now.Sub(oldest))
 		}
 	}
-	return age
+	return s
 }
 
 // controllerLabel is the name of a controller as a label value, which must be

@@ -1,150 +1,354 @@
 package events
 
 import (
-	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
-	"unsafe"
 )
 
-// laneKey stands for an object: events about different objects may overtake each
-// other, events about one object may not. It is a hash, so that a lane costs
-// little memory. Should two objects have the same, they share a lane.
-type laneKey uint64
-
-// laneBytes is the memory of a lane: its struct and its place in the map, which
-// is between 7/16 and 7/8 full.
-var laneBytes = heapBytes(int(unsafe.Sizeof(lane{}))) + int(unsafe.Sizeof(laneKey(0))+unsafe.Sizeof((*lane)(nil)))*3/2
+// drainWait is the longest wait between two attempts in a drain: an endpoint that is
+// back must get everything before the drain ends.
+const drainWait = time.Second
 
 // queue holds the events that wait for the endpoint: a lane for each object
 // that has any, first in, first out.
 //
-// A lane is ready (in the list of ready lanes) or busy (a worker has its head).
-// The event being posted stays at the head of its lane until it is settled, so
-// no later event of the object can pass it. A lane without events is dropped.
+// The head of a lane stays there until it is settled, attempts and waits included,
+// so no later event of the object can pass it. A lane without events is dropped.
+// A lane is in exactly one place:
 //
-// Workers are goroutines, but the queue only counts them: push says when
-// another one is wanted, and take returns nil when one must end.
+//   - fresh or failed: ready, in the order of waiting. It is in failed if its head
+//     has failed while the endpoint was up. The two take turns, and failed lanes
+//     hold at most half of the workers, so that fresh events always pass.
+//   - waiting: until a time, in a heap. A wait holds no worker and no goroutine.
+//   - busy: a worker makes an attempt for its head.
+//
+// Whatever is pending, a worker or the timer comes for it: a worker asks for the
+// next event when it is done with one, and whoever makes a lane ready starts a
+// worker, or arms the one timer for the next moment at which a lane can be taken.
+//
+// Workers are goroutines, but the queue only counts them: it says when another
+// one is wanted, and take returns nil when one must end.
 type queue struct {
 	limit      int // of bytes
 	maxWorkers int
+	maxAge     time.Duration
+	source     uint64 // of this recorder, see eventKey
 	counts     *counts
+	timerFired func() // called on a goroutine of its own
 
 	// mu guards all below. Nothing slow happens under it: no I/O, no logging,
-	// no callback. Only counts.mu is ever taken while it is held.
-	mu      sync.Mutex
-	lanes   map[laneKey]*lane
-	ready   list[lane, *lane] // the lane that has waited longest in front
-	pending list[item, *item] // all events, the one recorded first in front
-	size    int               // of pending
-	bytes   int               // held by the events and their lanes
-	pinned  int               // bytes of the events being posted and their lanes
-	seq     uint64            // of the event recorded last
-	workers int
-	peak    int // lanes at a time since the map was made
+	// no callback.
+	mu       sync.Mutex
+	endpoint endpoint
+	lanes    map[laneKey]*lane
+	in       [places]list[lane, *lane] // but for those that wait; the longest there in front
+	waiting  laneHeap
+	pending  list[item, *item] // all events, by seq
+	size     int               // of pending
+	bytes    int               // held by the events and their lanes
+	seq      uint64            // of the event recorded last
+	turn     place             // fresh or failed: which comes first at the next take
 
-	closed  bool          // by close: takes no more events
-	stopped bool          // by stop: hands out no more events
-	quit    chan struct{} // made by stop, closed when no worker is left
-	waiters []*waiter
-}
-
-type lane struct {
-	links[lane]
-	key        laneKey
-	head, tail *item
-	busy       bool
+	workers      int
+	failedBusy   int // busy lanes whose head had failed
+	timer        *time.Timer
+	timerAt      time.Time // zero: not armed
+	draining     bool      // takes no more events, and waits no longer than drainWait
+	stopped      bool      // hands out no more events
+	quit         chan struct{}
+	flushWaiters []flushWaiter
 }
 
 // item is an event in the queue. lane is nil once it is settled.
 type item struct {
 	notification
+	history
 	links[item]
 	lane   *lane
 	behind *item // the next in the lane
 	seq    uint64
-
-	// What only the worker that has the item uses: when its latest attempt
-	// ended, and how many of its deliveries began after another event had been
-	// answered since.
-	failed  time.Duration
-	strikes int
+	key    eventKey
 }
 
-// waiter waits until every event up to a sequence number is settled.
-type waiter struct {
+// eventKey names an event towards the endpoint, the same on every attempt and
+// in every process: the recorder that recorded it, and its number there.
+type eventKey struct{ source, number uint64 }
+
+func (k eventKey) String() string { return fmt.Sprintf("%016x-%d", k.source, k.number) }
+
+// flushWaiter waits until every event up to a sequence number is settled.
+type flushWaiter struct {
 	upTo uint64
-	left int
 	done chan struct{}
 }
 
-func newQueue(limit, maxWorkers int, counts *counts) *queue {
-	return &queue{limit: limit, maxWorkers: maxWorkers, counts: counts}
-}
-
-// pushed says what came of an event that was pushed.
-type pushed struct {
-	startWorker bool          // the caller must start a worker
-	lost        outcome       // why events were lost, if any were
-	lostEvents  int           // how many
-	lostFirst   *notification // one of them
+func newQueue(o *options, counts *counts, source uint64, timerFired func()) *queue {
+	return &queue{limit: o.queueBytes, maxWorkers: o.concurrency, maxAge: o.maxAge, source: source, counts: counts,
+		timerFired: timerFired, turn: fresh, endpoint: endpoint{maxStrikes: float64(o.retryMax)}}
 }
 
 // push puts an event into its lane, or folds it into the event that waits last
 // there if that says the same. If the limit is reached, events are dropped
 // until the new one fits: the oldest waiting one of the same object, else the
-// oldest waiting one of all. An event that is being posted is never dropped.
-func (q *queue) push(it *item) pushed {
+// oldest waiting one of all. An event that is being posted is never dropped. If
+// startWorker is true, the caller must start one.
+func (q *queue) push(it *item) (lost loss, startWorker bool) {
 	key := it.laneKey()
-
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.counts.record()
-	if q.closed {
+	q.counts.recorded.Add(1)
+	if q.draining {
 		q.counts.settle(shutdown)
-		return pushed{lost: shutdown, lostEvents: 1, lostFirst: &it.notification}
+		return loss{shutdown, errClosed, 1, &it.notification}, false
 	}
-
 	l := q.lanes[key]
-	if l != nil && !l.isBusy(l.tail) && l.tail.equal(&it.notification) {
-		q.foldLocked(l.tail, &it.notification)
-		return pushed{}
+	if l != nil && !l.isBusy(l.tail) && l.tail.equal(&it.notification) && q.bytes-l.tail.bytes+it.bytes <= q.limit {
+		q.foldLocked(l.tail, it)
+		return loss{}, false
 	}
-
-	need, pinned := it.bytes, q.pinned
-	switch {
-	case l == nil:
-		need += laneBytes
-	case !l.busy:
-		pinned += laneBytes
+	lost, fits := q.makeRoomLocked(l, it)
+	if !fits {
+		return lost, false
 	}
-	var result pushed
-	if need > q.limit-pinned {
-		// It would not fit if everything else were dropped.
-		q.counts.settle(overflow)
-		result.lose(it)
-		return result
-	}
-	for q.bytes+need > q.limit {
-		var victim *item
-		if l != nil {
-			victim = l.firstWaiting()
-		}
-		if victim == nil {
-			victim = q.oldestWaitingLocked()
-		}
-		result.lose(victim)
-		q.removeLocked(victim, overflow)
-		if victim.lane != l && victim.lane.head == nil {
-			q.dropLaneLocked(victim.lane)
-		}
-		victim.lane = nil
-	}
-
 	if l == nil {
-		l = &lane{key: key}
-		q.addLaneLocked(l)
+		l = q.addLaneLocked(key)
 	}
+	it.key = eventKey{q.source, q.seq + 1}
+	q.appendLocked(l, it)
+	return lost, q.startLocked(time.Now())
+}
+
+// take hands a worker the head of a lane. nil means that there is nothing to do and
+// the worker must end. If startWorker is true, there is something for another one.
+func (q *queue) take() (it *item, startWorker bool) {
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.nextLocked(now)
+	if l == nil {
+		q.workers--
+		q.armLocked(now)
+		if q.stopped && q.workers == 0 {
+			close(q.quit)
+		}
+		return nil, false
+	}
+	if q.turn = fresh; l.class() == fresh {
+		q.turn = failed
+	}
+	if !q.tooOld(l.head, now) {
+		q.endpoint.started(now, q.draining)
+	}
+	q.moveLocked(l, busy)
+	return l.head, q.startLocked(now)
+}
+
+// judge takes in how the attempt of a taken event ended.
+func (q *queue) judge(it *item, a ended) verdict {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	v := q.endpoint.judge(&it.history, a)
+	if v.changed {
+		q.readyLocked()
+	}
+	return v
+}
+
+// settle ends an event that was taken, unless a shutdown has given it up
+// meanwhile. It reports whether an announced outage ends because nothing is left
+// to ask the endpoint about.
+func (q *queue) settle(it *item, o outcome) (over bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if it.lane == nil {
+		return false
+	}
+	l := it.lane
+	q.moveLocked(l, l.class())
+	q.dropLocked(it, o)
+	if l.head == nil {
+		q.dropLaneLocked(l)
+	}
+	return q.size == 0 && q.endpoint.forget()
+}
+
+// retry leaves an event that was taken at the head of its lane. While the
+// endpoint is down its probes set the pace; only a wait that the endpoint asked for
+// counts all the same.
+func (q *queue) retry(it *item, wait time.Duration, asked bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if it.lane == nil {
+		return
+	}
+	l := it.lane
+	if q.draining {
+		wait = min(wait, drainWait)
+	}
+	if wait > 0 && (asked || !q.endpoint.down) {
+		l.until = time.Now().Add(wait)
+		q.moveLocked(l, waiting)
+	} else {
+		q.moveLocked(l, l.class())
+	}
+}
+
+// timerDue is called by the timer.
+func (q *queue) timerDue() (startWorker bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.timerAt = time.Time{}
+	return q.startLocked(time.Now())
+}
+
+// flushed returns a channel that is closed once every event recorded so far is
+// settled, and a function to call when nobody waits for it any more.
+func (q *queue) flushed() (done <-chan struct{}, forget func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := flushWaiter{q.seq, make(chan struct{})}
+	q.flushWaiters = append(q.flushWaiters, w)
+	q.tellWaitersLocked()
+	return w.done, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.keepWaitersLocked(func(o flushWaiter) bool { return o != w })
+	}
+}
+
+// drain takes no more events, and ends all waits.
+func (q *queue) drain() (startWorker bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.draining = true
+	q.readyLocked()
+	return q.startLocked(time.Now())
+}
+
+// stop makes the queue hand out no more events. It returns a channel that is
+// closed when the last worker has ended. It must be called only once.
+func (q *queue) stop() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.stopped = true
+	q.armLocked(time.Now())
+	q.quit = make(chan struct{})
+	if q.workers == 0 {
+		close(q.quit)
+	}
+	return q.quit
+}
+
+// abandon settles every event that is left. It reports what was lost, and
+// whether an announced outage ends with that.
+func (q *queue) abandon(o outcome) (lost loss, over bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	lost.outcome = o
+	for it := q.pending.front; it != nil; it = q.pending.front {
+		lost.events++
+		lost.one = &it.notification
+		q.pending.remove(it)
+		q.resizeLocked(-1, -it.bytes)
+		q.counts.settle(o)
+		it.lane = nil
+	}
+	q.lanes, q.in, q.waiting, q.bytes = nil, [places]list[lane, *lane]{}, nil, 0
+	q.tellWaitersLocked()
+	return lost, q.endpoint.forget()
+}
+
+// length is the number of events that are not settled.
+func (q *queue) length() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.size
+}
+
+// held is the memory of the pending events, and when the one that has waited
+// longest was recorded.
+func (q *queue) held() (bytes int, oldest time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.pending.front != nil {
+		oldest = q.pending.front.recorded
+	}
+	return q.bytes, oldest
+}
+
+// nextLocked is the lane to take now, or nil.
+func (q *queue) nextLocked(now time.Time) *lane {
+	if q.stopped {
+		return nil
+	}
+	for len(q.waiting) > 0 && !q.waiting[0].until.After(now) {
+		q.moveLocked(q.waiting[0], q.waiting[0].class())
+	}
+	// An event that is too old goes at once: it needs no attempt.
+	if it := q.pending.front; it != nil && it.lane.place != busy && q.tooOld(it, now) {
+		return it.lane
+	}
+	if !q.endpoint.mayStart(now) {
+		return nil
+	}
+	first, second := q.in[fresh].front, q.in[failed].front
+	// Probes are few: no bad event can take the workers from the others.
+	if !q.endpoint.down && q.failedBusy >= max(1, q.maxWorkers/2) {
+		second = nil
+	}
+	if q.turn == failed && second != nil || first == nil {
+		return second
+	}
+	return first
+}
+
+func (q *queue) tooOld(it *item, now time.Time) bool { return now.Sub(it.recorded) > q.maxAge }
+
+// startLocked sees to it that somebody comes for what is pending: a worker that
+// the caller must start, one that runs already, or the timer.
+func (q *queue) startLocked(now time.Time) bool {
+	if q.workers < q.maxWorkers && q.nextLocked(now) != nil {
+		q.workers++
+		return true
+	}
+	q.armLocked(now)
+	return false
+}
+
+// armLocked sets the timer for the next moment at which a lane that cannot be
+// taken now can be. A lane that only lacks a worker needs none: the next worker
+// that is free takes it.
+func (q *queue) armLocked(now time.Time) {
+	var at time.Time
+	if !q.stopped {
+		if len(q.waiting) > 0 {
+			at = q.waiting[0].until
+		}
+		ready := q.in[fresh].front != nil || q.in[failed].front != nil
+		if ready && !q.endpoint.mayStart(now) && (at.IsZero() || q.endpoint.nextProbe.Before(at)) {
+			at = q.endpoint.nextProbe
+		}
+	}
+	switch {
+	case at.Equal(q.timerAt):
+	case !at.After(now):
+		q.timerAt = time.Time{}
+		if q.timer != nil {
+			q.timer.Stop()
+		}
+	case q.timer == nil:
+		q.timerAt = at
+		q.timer = time.AfterFunc(at.Sub(now), q.timerFired)
+	default:
+		q.timerAt = at
+		q.timer.Reset(at.Sub(now))
+	}
+}
+
+// appendLocked puts an event at the end of a lane.
+func (q *queue) appendLocked(l *lane, it *item) {
 	q.seq++
 	it.seq, it.lane = q.seq, l
 	if l.head == nil {
@@ -155,276 +359,68 @@ func (q *queue) push(it *item) pushed {
 	l.tail = it
 	q.pending.pushBack(it)
 	q.resizeLocked(1, it.bytes)
-
-	if q.ready.front != nil && q.workers < q.maxWorkers && !q.stopped {
-		q.workers++
-		result.startWorker = true
-	}
-	return result
+	q.reclassLocked(l)
 }
 
-// cause says why events were lost.
-func (p *pushed) cause() error {
-	if p.lost == shutdown {
-		return errors.New("recorded after Shutdown")
-	}
-	return errors.New("the queue is full")
-}
-
-func (p *pushed) lose(it *item) {
-	p.lost = overflow
-	p.lostEvents++
-	if p.lostFirst == nil {
-		p.lostFirst = &it.notification
-	}
-}
-
-// take hands the worker the head of the lane that has been ready longest. nil
-// means that there is nothing to do and the worker must end.
-func (q *queue) take() *item {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	l := q.ready.front
-	if l == nil || q.stopped {
-		q.workers--
-		if q.stopped && q.workers == 0 {
-			close(q.quit)
-		}
-		return nil
-	}
-	q.ready.remove(l)
-	l.busy = true
-	q.pinned += laneBytes + l.head.bytes
-	return l.head
-}
-
-// settle ends an event that a worker has taken, unless a shutdown has given it
-// up meanwhile.
-func (q *queue) settle(it *item, o outcome) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	l := it.lane
-	if l == nil {
-		return
-	}
-	q.pinned -= laneBytes + it.bytes
-	q.removeLocked(it, o)
-	it.lane = nil
-	if l.head == nil {
-		q.dropLaneLocked(l)
-	} else {
-		l.busy = false
-		q.ready.pushBack(l)
-	}
-}
-
-// putBack leaves an event that a worker has taken at the head of its lane, and
-// puts the lane at the end of the ready ones.
-func (q *queue) putBack(it *item) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if l := it.lane; l != nil {
-		q.pinned -= laneBytes + it.bytes
-		l.busy = false
-		q.ready.pushBack(l)
-	}
-}
-
-// drained returns a channel that is closed once every event recorded so far is
-// settled, and a function to call when nobody waits for it any more.
-func (q *queue) drained() (done <-chan struct{}, forget func()) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	w := &waiter{upTo: q.seq, left: q.size, done: make(chan struct{})}
-	if w.left == 0 {
-		close(w.done)
-		return w.done, func() {}
-	}
-	q.waiters = append(q.waiters, w)
-	return w.done, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.dropWaiterLocked(w)
-	}
-}
-
-// close makes the queue take no more events.
-func (q *queue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-}
-
-// stop makes the queue hand out no more events. It returns a channel that is
-// closed when the last worker has ended. It must be called only once.
-func (q *queue) stop() <-chan struct{} {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.stopped = true
-	q.quit = make(chan struct{})
-	if q.workers == 0 {
-		close(q.quit)
-	}
-	return q.quit
-}
-
-// abandon settles every event that is left, as shutdown, and returns how many
-// there were and one of them.
-func (q *queue) abandon() (int, *notification) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n := q.size
-	var first *notification
-	for it := q.pending.front; it != nil; it = q.pending.front {
-		if first == nil {
-			first = &it.notification
-		}
-		q.pending.remove(it)
-		q.resizeLocked(-1, -it.bytes)
-		q.counts.settle(shutdown)
-		q.settledLocked(it)
-		it.lane = nil
-	}
-	q.counts.hold(-len(q.lanes) * laneBytes)
-	q.lanes, q.ready, q.bytes, q.pinned, q.peak = nil, list[lane, *lane]{}, 0, 0, 0
-	return n, first
-}
-
-// length is the number of events that are not settled.
-func (q *queue) length() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.size
-}
-
-// oldest is when the event that has waited longest was recorded.
-func (q *queue) oldest() (time.Time, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.pending.front == nil {
-		return time.Time{}, false
-	}
-	return q.pending.front.recorded, true
-}
-
-// foldLocked replaces a waiting event by one that says the same later or, if
-// that is larger than the limit allows, gives it its time.
-func (q *queue) foldLocked(into *item, n *notification) {
-	if more := n.bytes - into.bytes; q.bytes+more <= q.limit {
-		q.resizeLocked(0, more)
-		into.notification = *n
-	} else {
-		into.recorded = n.recorded
-	}
+// foldLocked puts an event in the place of one that says the same. What that one
+// has been through stays: the endpoint cannot tell them apart.
+func (q *queue) foldLocked(into, it *item) {
+	q.seq++
 	q.pending.remove(into)
+	q.resizeLocked(0, it.bytes-into.bytes)
+	into.notification, into.seq, into.key = it.notification, q.seq, eventKey{q.source, q.seq}
 	q.pending.pushBack(into)
 	q.counts.settle(coalesced)
+	q.tellWaitersLocked()
 }
 
-// removeLocked takes an event out of its lane and settles it. The event is the
-// head of the lane or, if that is being posted, the one behind it.
-func (q *queue) removeLocked(it *item, o outcome) {
+// dropLocked takes an event out of its lane and settles it. The event is the head
+// of the lane or, if that is being posted, the one behind it.
+func (q *queue) dropLocked(it *item, o outcome) {
 	l := it.lane
 	if l.head == it {
 		l.head = it.behind
 		if l.head == nil {
 			l.tail = nil
 		}
+		q.reclassLocked(l)
 	} else {
 		l.head.behind = it.behind
 		if l.tail == it {
 			l.tail = l.head
 		}
 	}
-	it.behind = nil
+	it.lane, it.behind = nil, nil
 	q.pending.remove(it)
 	q.resizeLocked(-1, -it.bytes)
 	q.counts.settle(o)
-	q.settledLocked(it)
+	q.tellWaitersLocked()
 }
 
-// settledLocked tells those who wait for the event. It is counted by then, so
-// that they find it so.
-func (q *queue) settledLocked(it *item) {
-	for i := len(q.waiters) - 1; i >= 0; i-- {
-		w := q.waiters[i]
-		if it.seq > w.upTo {
-			continue
-		}
-		if w.left--; w.left == 0 {
-			close(w.done)
-			q.dropWaiterLocked(w)
-		}
+// tellWaitersLocked tells those whose events are all settled. They are counted by
+// then, so that who waited finds them so.
+func (q *queue) tellWaitersLocked() {
+	if len(q.flushWaiters) == 0 {
+		return
 	}
+	q.keepWaitersLocked(func(w flushWaiter) bool {
+		if q.pending.front != nil && q.pending.front.seq <= w.upTo {
+			return true
+		}
+		close(w.done)
+		return false
+	})
 }
 
-func (q *queue) dropWaiterLocked(w *waiter) {
-	for i := range q.waiters {
-		if q.waiters[i] == w {
-			last := len(q.waiters) - 1
-			q.waiters[i], q.waiters[last] = q.waiters[last], nil
-			q.waiters = q.waiters[:last]
-			return
-		}
-	}
-}
-
-func (q *queue) addLaneLocked(l *lane) {
-	if q.lanes == nil {
-		q.lanes = make(map[laneKey]*lane)
-	}
-	q.lanes[l.key] = l
-	q.peak = max(q.peak, len(q.lanes))
-	q.ready.pushBack(l)
-	q.resizeLocked(0, laneBytes)
-}
-
-func (q *queue) dropLaneLocked(l *lane) {
-	if !l.busy {
-		q.ready.remove(l)
-	}
-	delete(q.lanes, l.key)
-	q.resizeLocked(0, -laneBytes)
-	if q.peak > 64 && len(q.lanes) < q.peak/4 {
-		// A map never shrinks by itself, and neither does its clone.
-		smaller := make(map[laneKey]*lane, len(q.lanes))
-		for k, l := range q.lanes {
-			smaller[k] = l
-		}
-		q.lanes, q.peak = smaller, len(smaller)
-	}
+func (q *queue) keepWaitersLocked(keep func(flushWaiter) bool) {
+	q.flushWaiters = slices.DeleteFunc(q.flushWaiters, func(w flushWaiter) bool { return !keep(w) })
 }
 
 func (q *queue) resizeLocked(events, bytes int) {
 	was := q.size
 	q.size += events
 	q.bytes += bytes
-	q.counts.hold(bytes)
 	if (was == 0) != (q.size == 0) {
 		q.counts.active(q, q.size > 0)
 	}
 }
-
-// oldestWaitingLocked is the event recorded first of all that are not being
-// posted, or nil. At most one event for each worker is passed over.
-func (q *queue) oldestWaitingLocked() *item {
-	for it := q.pending.front; it != nil; it = it.next {
-		if !it.lane.isBusy(it) {
-			return it
-		}
-	}
-	return nil
-}
-
-// firstWaiting is the event of the lane that will be posted next, or nil.
-func (l *lane) firstWaiting() *item {
-	if l.busy {
-		return l.head.behind
-	}
-	return l.head
-}
-
-func (l *lane) isBusy(it *item) bool { return l.busy && l.head == it }
-
-func (l *lane) link() *links[lane]  { return &l.links }
-func (it *item) link() *links[item] { return &it.links }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -49,9 +50,13 @@ var (
 // shared is what all views of a recorder have in common.
 type shared struct {
 	scheme       *runtime.Scheme
+	controller   string
 	drainTimeout time.Duration
-	losses       *lossLog
 	delivery     *delivery // nil: no notification endpoint
+
+	// Without an endpoint, only events about objects that cannot be read are lost.
+	losses   lossLog
+	finished atomic.Bool
 }
 
 // NewRecorder returns a recorder that wraps the manager's core/v1 event recorder
@@ -99,8 +104,8 @@ func NewRecorderForScheme(scheme *runtime.Scheme, eventRecorder record.EventReco
 	o, err := newOptions(opts)
 	errs := []error{err}
 	r := &EventRecorder{
-		shared: &shared{scheme: scheme, drainTimeout: o.drainTimeout, losses: &lossLog{log: log}},
-		log:    log,
+		shared: &shared{scheme: scheme, controller: reportingController, drainTimeout: o.drainTimeout},
+		log:    log.WithValues("controller", reportingController),
 	}
 	if !isNil(eventRecorder) {
 		r.kube = coreV1{eventRecorder}
@@ -120,7 +125,7 @@ func NewRecorderForScheme(scheme *runtime.Scheme, eventRecorder record.EventReco
 	if endpoint == nil {
 		return r, nil
 	}
-	r.shared.delivery, err = newDelivery(o, webhook, endpoint, reportingController, log, r.shared.losses)
+	r.shared.delivery, err = newDelivery(o, endpoint, reportingController, r.log)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +138,7 @@ func (r *EventRecorder) Event(object runtime.Object, eventtype, reason, message 
 	if r.idle() {
 		return
 	}
-	r.record(object, nil, nil, eventtype, reason, "", message)
+	r.record(object, nil, call{eventtype: eventtype, reason: reason, message: message})
 }
 
 // Eventf records an event about the object with the message
@@ -142,7 +147,7 @@ func (r *EventRecorder) Eventf(object runtime.Object, eventtype, reason, message
 	if r.idle() {
 		return
 	}
-	r.record(object, nil, nil, eventtype, reason, "", fmt.Sprintf(messageFmt, args...))
+	r.record(object, nil, call{eventtype: eventtype, reason: reason, message: fmt.Sprintf(messageFmt, args...)})
 }
 
 // AnnotatedEventf is Eventf with annotations. They become annotations of the
@@ -157,7 +162,8 @@ func (r *EventRecorder) AnnotatedEventf(object runtime.Object, annotations map[s
 	if r.idle() {
 		return
 	}
-	r.record(object, nil, annotations, eventtype, reason, "", fmt.Sprintf(messageFmt, args...))
+	r.record(object, nil, call{annotations: annotations, eventtype: eventtype, reason: reason,
+		message: fmt.Sprintf(messageFmt, args...)})
 }
 
 // idle reports whether there is nothing to record to.
@@ -165,41 +171,43 @@ func (r *EventRecorder) idle() bool { return r == nil || r.shared == nil }
 
 // record writes the Kubernetes event and queues its payload. It never waits for
 // the endpoint.
-func (r *EventRecorder) record(object, related runtime.Object, annotations map[string]string, eventtype, reason, action, message string) {
+func (r *EventRecorder) record(object, related runtime.Object, c call) {
 	now := time.Now()
 	d := r.shared.delivery
-	if eventtype == eventTypeTrace {
-		eventtype = corev1.EventTypeNormal
+	if c.eventtype == eventTypeTrace {
 		d = nil
+	}
+	if c.eventtype != corev1.EventTypeWarning {
+		c.eventtype = corev1.EventTypeNormal
 	}
 
 	ref, objectAnnotations, err := describe(r.shared.scheme, object)
 	if err != nil {
 		r.invalid(d, fmt.Errorf("cannot make a reference to the object: %w", err),
-			"type", fmt.Sprintf("%T", object), "reason", reason)
+			"type", fmt.Sprintf("%T", object), "reason", c.reason)
 		return
 	}
-	var relatedRef *corev1.ObjectReference
+	c.regarding = ref
 	if !isNil(related) {
-		if relatedRef, _, err = describe(r.shared.scheme, related); err != nil {
+		if c.related, _, err = describe(r.shared.scheme, related); err != nil {
 			r.log.V(1).Info("Related object left out of the event", "kind", ref.Kind, "namespace", ref.Namespace,
-				"name", ref.Name, "reason", reason, "type", fmt.Sprintf("%T", related), "cause", err.Error())
+				"name", ref.Name, "reason", c.reason, "type", fmt.Sprintf("%T", related), "cause", err.Error())
 		}
 	}
-	annotations = mergeAnnotations(annotations, objectAnnotations)
+	c.annotations = mergeAnnotations(c.annotations, objectAnnotations)
 	if log := r.log.V(2); log.Enabled() {
 		log.Info("Event recorded", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name,
-			"type", eventtype, "reason", reason, "message", message, "annotations", annotations)
+			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", c.annotations)
 	}
 
 	// The copy is made first: nobody can know what the wrapped recorder does
 	// with a reference and a map that it is given.
 	var it *item
 	if d != nil {
-		it = newItem(now, ref, relatedRef, annotations, eventtype, reason, action, message)
+		it = newItem(now, c)
 	}
 	if r.kube != nil {
-		r.kube.write(kubernetesEvent{ref, relatedRef, annotations, eventtype, reason, action, message}, r.log)
+		r.kube.write(c, r.log)
 	}
 	switch {
 	case d == nil:
@@ -213,11 +221,13 @@ func (r *EventRecorder) record(object, related runtime.Object, annotations map[s
 // invalid counts and logs an event that cannot be posted for what it is about.
 // d is nil if it would not have been posted anyway.
 func (r *EventRecorder) invalid(d *delivery, cause error, keysAndValues ...any) {
-	if d != nil {
-		d.counts.record()
-		d.counts.settle(invalid)
+	if d == nil {
+		r.shared.losses.lost(r.log, !r.shared.finished.Load(), invalid, 1, cause, keysAndValues...)
+		return
 	}
-	r.shared.losses.lost(invalid, 1, cause, keysAndValues...)
+	d.counts.recorded.Add(1)
+	d.counts.settle(invalid)
+	d.logLoss(invalid, 1, cause, keysAndValues...)
 }
 
 // WithLogger returns the same recorder with another logger for what concerns
@@ -231,7 +241,7 @@ func (r *EventRecorder) withLogger(logger klog.Logger) *EventRecorder {
 	if r.idle() {
 		return r
 	}
-	view := &EventRecorder{shared: r.shared, kube: r.kube, log: logger}
+	view := &EventRecorder{shared: r.shared, kube: r.kube, log: logger.WithValues("controller", r.shared.controller)}
 	if r.kube != nil {
 		view.kube = r.kube.withLogger(logger)
 	}
@@ -263,7 +273,12 @@ func (r *EventRecorder) Flush(ctx context.Context) error {
 // result. Later events still reach Kubernetes; for the endpoint they are counted
 // as shutdown. Like Flush, it must not be called by what the recorder itself calls.
 func (r *EventRecorder) Shutdown(ctx context.Context) error {
-	if r.idle() || r.shared.delivery == nil {
+	if r.idle() {
+		return nil
+	}
+	r.shared.finished.Store(true)
+	defer r.shared.losses.flush()
+	if r.shared.delivery == nil {
 		return nil
 	}
 	return r.shared.delivery.shutdown(orBackground(ctx))

@@ -35,8 +35,8 @@ func CheckRetry(ctx context.Context, resp *http.Response, err error) (bool, erro
 // retryablehttp.Backoff. The wait grows as minWait·2^attempt up to maxWait,
 // where attempt is 0 after the first attempt, and is spread evenly between half
 // of that and all of it, so that recorders which lost the endpoint together do
-// not come back together. With the defaults (1 s and 30 s) the four waits are at
-// most 1, 2, 4 and 8 seconds.
+// not come back together. With the defaults of a recorder (1 s and 10 s) the waits
+// are at most 1, 2, 4, 8 and then 10 seconds.
 //
 // The Retry-After header of a 503 takes the place of the growing wait, in
 // seconds or as an HTTP date, but never exceeds maxWait (retryablehttp's own
@@ -48,10 +48,8 @@ func CheckRetry(ctx context.Context, resp *http.Response, err error) (bool, erro
 func Backoff(minWait, maxWait time.Duration, attempt int, resp *http.Response) time.Duration {
 	maxWait = max(maxWait, 0)
 	minWait = min(max(minWait, 0), maxWait)
-	if resp != nil && resp.StatusCode == http.StatusServiceUnavailable {
-		if wait, ok := retryAfter(resp.Header.Get("Retry-After"), time.Now()); ok {
-			return min(max(wait, minWait), maxWait)
-		}
+	if wait, ok := asksToWait(resp); ok {
+		return min(max(wait, minWait), maxWait)
 	}
 	wait := minWait
 	for ; attempt > 0 && wait > 0 && wait < maxWait; attempt-- {
@@ -65,6 +63,14 @@ func Backoff(minWait, maxWait time.Duration, attempt int, resp *http.Response) t
 		wait = half + rand.N(wait-half+1)
 	}
 	return wait
+}
+
+// asksToWait reports for how long a 503 asks to be left alone, if it does.
+func asksToWait(resp *http.Response) (time.Duration, bool) {
+	if resp == nil || resp.StatusCode != http.StatusServiceUnavailable {
+		return 0, false
+	}
+	return retryAfter(resp.Header.Get("Retry-After"), time.Now())
 }
 
 // retryAfter reads a Retry-After header: a number of seconds or a date. A

@@ -24,7 +24,7 @@ import (
 
 // knownMessages are all that the recorder logs; docs/operations.md explains them.
 var knownMessages = map[string]bool{
-	msgRecorded: true, msgDuplicate: true, msgLost: true, msgMoreLost: true,
+	msgRecorded: true, msgDuplicate: true, msgLost: true, msgUnconfirmed: true,
 	msgOutage: true, msgOutageOver: true, msgOutageIdle: true, msgMended: true, msgRelated: true,
 }
 

@@ -3,8 +3,8 @@ package events
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,49 +12,48 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
 )
 
-// idleTimeout is below the 30 s after which notification-controller closes an
-// idle connection, so that no event is posted into a closing one.
-const idleTimeout = 20 * time.Second
+const (
+	// idleTimeout is below the 30 s after which notification-controller closes an
+	// idle connection, so that no event is posted into a closing one.
+	idleTimeout = 20 * time.Second
+
+	// connectTimeout is for the TCP connection, and again for the TLS handshake.
+	// Neither outlives its attempt: see oneAttempt.
+	connectTimeout = 5 * time.Second
+
+	// An HTTP/2 connection that is silent for pingAfter is pinged, and given up
+	// pingTimeout later. All posts to an endpoint share one connection, which is
+	// never idle while there are others to post, so nothing else would find out
+	// that it is dead. An endpoint may be busy for seconds, but not its HTTP/2
+	// stack.
+	pingAfter   = 3 * time.Second
+	pingTimeout = 3 * time.Second
+
+	// maxDrainedBody is how much of an answer is read so that its connection
+	// can be used again; a longer answer costs the connection.
+	maxDrainedBody = 64 << 10
+)
 
 // sharedTransport serves every recorder that was given no other, so that a
 // process with many recorders keeps no more connections than it uses.
+//
+// TLS is left to net/http: a TLS dialer of our own would have to know whether
+// net/http can speak HTTP/2, which GODEBUG=http2client=0 changes.
 var sharedTransport = sync.OnceValue(func() *http.Transport {
 	return &http.Transport{
 		Proxy:               proxyFromEnvironment,
-		DialContext:         dial,
-		DialTLSContext:      dialTLS,
-		ForceAttemptHTTP2:   true,
-		TLSHandshakeTimeout: 10 * time.Second, // through a proxy, which dialTLS does not serve
+		DialContext:         (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		TLSHandshakeTimeout: connectTimeout,
+		ForceAttemptHTTP2:   true, // in spite of the dialer
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		MaxIdleConnsPerHost: maxConcurrency,
 		IdleConnTimeout:     idleTimeout,
 	}
 })
-
-// dial and dialTLS end with the attempt that wanted the connection. By itself
-// net/http goes on connecting for whoever comes next, so that connections to an
-// endpoint that drops every packet or never ends a handshake would pile up; it
-// keeps the values of a context, but not its end.
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	return attemptDialer(ctx).DialContext(ctx, network, address)
-}
-
-func dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := tls.Dialer{NetDialer: attemptDialer(ctx), Config: &tls.Config{NextProtos: []string{"h2", "http/1.1"}}}
-	return dialer.DialContext(ctx, network, address)
-}
-
-func attemptDialer(ctx context.Context) *net.Dialer {
-	dialer := &net.Dialer{KeepAlive: 30 * time.Second}
-	if deadline, ok := ctx.Value(attemptDeadline{}).(time.Time); ok {
-		dialer.Deadline = deadline
-	}
-	return dialer
-}
-
-// attemptDeadline is the key of an attempt's deadline in its context.
-type attemptDeadline struct{}
 
 // proxyFromEnvironment is http.ProxyFromEnvironment for host names that end in
 // a dot, as the default URL of notification-controller does: NO_PROXY is
@@ -71,7 +70,7 @@ func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(req)
 }
 
-// newClient returns the client for single attempts, but for their limit.
+// newClient returns a copy of the user's client, or one on the shared transport.
 func newClient(o *options) *http.Client {
 	var client http.Client
 	if o.client != nil {
@@ -80,7 +79,7 @@ func newClient(o *options) *http.Client {
 	if isNil(client.Transport) {
 		client.Transport = sharedTransport()
 	}
-	client.Timeout = 0 // see attempt
+	client.Timeout = 0 // the context of an attempt limits it, without a goroutine of its own
 	next := client.CheckRedirect
 	client.CheckRedirect = func(req *http.Request, via []*http.Request) error {
 		switch {
@@ -96,52 +95,68 @@ func newClient(o *options) *http.Client {
 	return &client
 }
 
-// attempt is the transport of one attempt. It limits the attempt as a whole,
-// redirects and body included. http.Client.Timeout would do the same, but costs
-// two more goroutines for each attempt on a transport that is not net/http's.
+// oneAttempt returns a client whose Do makes one attempt and leaves the verdict
+// to the caller. The context of the request limits the attempt as a whole, from
+// connecting to the end of the body.
 //
-// It has no CloseIdleConnections on purpose: retryablehttp calls that after
-// every failure, which would take the connections from everybody else who uses
-// the transport.
-type attempt struct {
-	next     http.RoundTripper
-	deadline time.Time
-	status   int // of the answer to the last request, 0 if there was none
+// After an attempt that got no answer, and only then, Do closes the transport's
+// idle connections. The one that swallowed the event may not be the only one that
+// died: without this, each attempt would try the next. It also ends connecting
+// for attempts that are over, with which net/http by itself goes on for whoever
+// comes next, so that dials to an endpoint that drops every packet do not pile up.
+func oneAttempt(client *http.Client) *retryablehttp.Client {
+	return &retryablehttp.Client{
+		HTTPClient: client,
+		// An error, or a wish to retry, would close idle connections after an
+		// answer too, and take them from everybody else who uses the transport.
+		CheckRetry:   func(context.Context, *http.Response, error) (bool, error) { return false, nil },
+		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+	}
 }
 
-func (a *attempt) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithDeadline(context.WithValue(req.Context(), attemptDeadline{}, a.deadline), a.deadline)
-	a.status = 0
-	resp, err := a.next.RoundTrip(req.WithContext(ctx))
-	if err == nil && resp == nil {
-		err = fmt.Errorf("%T returned neither a response nor an error", a.next)
+// finish closes an answer, once it is read as far as it is wanted, so that its
+// connection can be used again.
+func finish(resp *http.Response) {
+	// After 101 the body is the bare connection, which no context ends, and
+	// nobody asked for it.
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDrainedBody))
 	}
-	if err != nil {
-		cancel()
-		return resp, err
-	}
-	a.status = resp.StatusCode
-	if resp.Body == nil { // a fault of the transport that net/http mends
-		cancel()
-		return resp, nil
-	}
-	if resp.StatusCode == http.StatusSwitchingProtocols {
-		// The body is the bare connection, which no context ends, and nobody
-		// asked for it.
-		_ = resp.Body.Close()
-		resp.Body = http.NoBody
-	}
-	resp.Body = &attemptBody{resp.Body, cancel}
-	return resp, nil
+	_ = resp.Body.Close()
 }
 
-// attemptBody ends the attempt when it is closed.
-type attemptBody struct {
-	io.ReadCloser
-	end context.CancelFunc
+// badRedirect reports whether an attempt was answered by a redirect to what is no
+// URL. Of its answer net/http leaves nothing but the text of the error.
+func badRedirect(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "failed to parse Location header")
 }
 
-func (b *attemptBody) Close() error {
-	defer b.end()
-	return b.ReadCloser.Close()
+// unsent reports whether an attempt that ended with err has certainly not sent
+// the event: it got no connection. Of any other the endpoint may have taken it.
+func unsent(err error) bool {
+	var op *net.OpError
+	if errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect" || op.Op == "socks connect") {
+		return true
+	}
+	var dns *net.DNSError
+	return errors.As(err, &dns) || certificateFault(err) || handshakeTimeout(err)
+}
+
+// handshakeTimeout reports whether net/http gave up a TLS handshake, for which it
+// has no public error.
+func handshakeTimeout(err error) bool {
+	return err != nil && strings.HasSuffix(err.Error(), "net/http: TLS handshake timeout")
+}
+
+// certificateFault reports whether the certificate of the endpoint did not
+// verify.
+func certificateFault(err error) bool {
+	var (
+		verification *tls.CertificateVerificationError // as crypto/tls reports the others
+		authority    x509.UnknownAuthorityError
+		name         x509.HostnameError
+		invalid      x509.CertificateInvalidError
+	)
+	return errors.As(err, &verification) || errors.As(err, &authority) ||
+		errors.As(err, &name) || errors.As(err, &invalid)
 }
