@@ -49,7 +49,8 @@ const (
 type endpoint struct {
 	maxStrikes float64
 
-	// All attempts that ended while the endpoint was up, and those that were served.
+	// All attempts that ended while the endpoint was up, or ended its being down, and
+	// those of them that were served.
 	tried, served int
 
 	row        int       // failed attempts in a row, see downAfter
@@ -131,12 +132,9 @@ func (e *endpoint) wasServed(a ended) verdict {
 // strike weighs a failure with what happened to others since the one before.
 func (e *endpoint) strike(h *history, a ended) {
 	if h.suspect {
-		served := e.served - h.served
-		// Failures that turned out to be the endpoint's were taken back.
-		others := max(e.tried-h.tried, served)
-		switch {
+		switch others := e.tried - h.tried; {
 		case others > 0:
-			h.strikes += float64(served) / float64(others)
+			h.strikes += float64(e.served-h.served) / float64(others)
 		case a.spoke:
 			h.strikes += loneStrike
 		}
@@ -155,9 +153,6 @@ func (e *endpoint) missed(a ended) bool {
 		return false
 	}
 	e.down, e.nextProbe = true, a.at
-	// The failures in the row were the endpoint's: an event that failed next to
-	// them, or brought them about, shall not be weighed with them.
-	e.tried -= e.row
 	return true
 }
 
