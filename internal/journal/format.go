@@ -150,15 +150,12 @@ func read(r io.Reader, size int64) contents {
 
 // readRecord reads the next record of a file that has rest more bytes.
 func readRecord(in io.Reader, rest int64) (kind byte, e Entry, err error) {
-	if rest < prefixSize {
-		return 0, e, errors.New("torn")
-	}
 	var prefix [prefixSize]byte
 	if _, err := io.ReadFull(in, prefix[:]); err != nil {
 		return 0, e, err
 	}
 	n := int64(binary.LittleEndian.Uint32(prefix[4:]))
-	if n > rest-prefixSize || n > maxData {
+	if n > rest-prefixSize || n > maxData { // before it is allocated
 		return 0, e, errors.New("torn, or a wrong length")
 	}
 	e.Data = make([]byte, n)

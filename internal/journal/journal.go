@@ -260,10 +260,7 @@ func (j *Journal) writeTemporary(entries []Entry, live map[uint64]int64) (size i
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 
-	var b []byte
-	if len(entries) > 0 {
-		b = append(b, header...)
-	}
+	b := []byte(header) // not written without an entry
 	for i, e := range entries {
 		if b, err = encode(b, e, live); err != nil {
 			return 0, err

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -121,6 +122,17 @@ func TestAnEntryThatIsThereAlreadyIsRefusedWithTheWholeCall(t *testing.T) {
 	}
 	mustDo(t, j.Append(entries(2), nil))
 	wantContents(t, j, entries(1, 2))
+}
+
+func TestDataThatIsTooLongIsRefused(t *testing.T) {
+	if strconv.IntSize == 32 {
+		t.Skip("needs the address space of 64 bits")
+	}
+	j, _ := open(t, newPath(t))
+	data := make([]byte, maxData+1) // never touched, so it costs no memory
+	wantError(t, j.Append([]Entry{{ID: 1, Data: data}}, nil), "entry 1 has 1073741825 bytes")
+	mustDo(t, j.Append(entries(1), nil))
+	wantContents(t, j, entries(1))
 }
 
 func TestSizeAndLiveBytesSayWhatARewriteWouldSave(t *testing.T) {
@@ -301,6 +313,11 @@ func TestAppendCutsOffWhatAFailedWriteLeft(t *testing.T) {
 		grow(t, path, piece)
 		want := append(found.Entries, entry(found.LastID+1), entry(found.LastID+2))
 		mustDo(t, j.Append(entries(found.LastID+2), nil))
+		info, err := os.Stat(path)
+		mustDo(t, err)
+		if info.Size() != j.Size() {
+			t.Errorf("the file has %d bytes, want %d", info.Size(), j.Size())
+		}
 		wantContents(t, j, want)
 	}
 	j, found := open(t, path)
@@ -349,21 +366,23 @@ func TestRewriteDoesNotTakeAFileBackFromSomebodyElse(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows removes no open file")
 	}
-	path := newPath(t)
-	first, _ := open(t, path)
-	mustDo(t, first.Append(entries(1), nil))
-	mustDo(t, os.Remove(path))
-	mustDo(t, os.Remove(path+".lock"))
-	second, _ := open(t, path)
-	mustDo(t, second.Append(entries(2), nil))
+	for _, removed := range []string{"journal.lock", "journal journal.lock"} {
+		path := newPath(t)
+		first, _ := open(t, path)
+		mustDo(t, first.Append(entries(1), nil))
+		for _, name := range strings.Fields(removed) {
+			mustDo(t, os.Remove(filepath.Join(filepath.Dir(path), name)))
+		}
+		second, found := open(t, path)
 
-	err := first.Rewrite(entries(1))
-	if !errors.Is(err, ErrLocked) {
-		t.Errorf("got %v, want ErrLocked", err)
+		if err := first.Rewrite(entries(1)); !errors.Is(err, ErrLocked) {
+			t.Errorf("got %v, want ErrLocked", err)
+		}
+		wantError(t, first.Append(entries(3), nil))
+		mustDo(t, first.Close())
+		mustDo(t, second.Append(entries(2), nil))
+		wantContents(t, second, append(found.Entries, entry(2)))
 	}
-	wantError(t, first.Append(entries(3), nil))
-	mustDo(t, first.Close())
-	wantContents(t, second, entries(2))
 }
 
 // example is a small journal of several adds and dones. It returns the file, and
@@ -409,6 +428,9 @@ func wantUsable(t *testing.T, path string, file []byte, want []Entry, damaged bo
 	j, found, err := Open(path)
 	mustDo(t, err)
 	defer j.Close()
+	if info, err := os.Stat(path); err != nil || info.Size() != j.Size() {
+		t.Fatalf("the rest is not cut off: %v, want %d bytes (%v)", info, j.Size(), err)
+	}
 	wantEntries(t, found.Entries, want)
 	if damaged != (found.Damage != nil) {
 		t.Fatalf("damaged is %v, found %v", damaged, found.Damage)
@@ -432,6 +454,7 @@ func TestEachCutLeavesTheEntriesBeforeIt(t *testing.T) {
 	for length := range len(file) + 1 {
 		clean := length == 0 || length >= len(header) && endsARecord(file, length)
 		wantUsable(t, path, file[:length], whole(length), !clean)
+		wantFiles(t, path, "journal", "journal.lock") // a torn header is no other version
 	}
 }
 
@@ -455,6 +478,22 @@ func TestEachFlippedBitLeavesTheEntriesBeforeIt(t *testing.T) {
 		}
 		wantUsable(t, path, file, whole(length), true)
 		file[bit/8] ^= 1 << (bit % 8)
+	}
+}
+
+func TestARecordThatNobodyWroteDoesNotCheck(t *testing.T) {
+	before := appendRecord([]byte(header), typeEntry, 4, []byte("four"))
+	for name, record := range map[string][]byte{
+		"unknown type":     appendRecord(nil, 3, 5, nil),
+		"type 0":           appendRecord(nil, 0, 5, nil),
+		"zeros":            make([]byte, 4096),
+		"done with data":   appendRecord(nil, typeDone, 4, []byte("x")),
+		"ID that is there": appendRecord(nil, typeEntry, 4, []byte("five")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := appendRecord(append(slices.Clone(before), record...), typeDone, 4, nil)
+			wantUsable(t, newPath(t), file, []Entry{{ID: 4, Data: []byte("four")}}, true)
+		})
 	}
 }
 
