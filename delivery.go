@@ -2,9 +2,7 @@ package events
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -17,20 +15,9 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-const (
-	// maxLoggedBody is how much of an answer a log line shows.
-	maxLoggedBody = 256
-
-	// drainAttempt limits an attempt in a drain, and those in flight when it begins:
-	// one that hangs must not use up the drain.
-	drainAttempt = 4 * time.Second
-
-	// cancelGrace is how long the end of a shutdown waits for posts that it has
-	// cancelled. Only a transport that ignores its context takes longer.
-	cancelGrace = time.Second
-
-	userAgent = "eventrecorder-events"
-)
+// cancelGrace is how long the end of a shutdown waits for posts that it has
+// cancelled. Only a transport that ignores its context takes longer.
+const cancelGrace = time.Second
 
 // delivery posts the events of one recorder. Its workers are the only
 // goroutines that the package starts: the queue says when, and none is left when
@@ -109,6 +96,8 @@ func (d *delivery) startWorker() { go d.work() }
 
 // work makes attempts until none can be made now.
 func (d *delivery) work() {
+	p := d.newPoster()
+	defer func() { p.release() }()
 	for {
 		it, another := d.queue.take()
 		if it == nil {
@@ -117,17 +106,20 @@ func (d *delivery) work() {
 		if another {
 			d.startWorker()
 		}
-		d.attempt(it)
+		if d.queue.tooOld(it, time.Now()) {
+			d.settle(it, expired, result{})
+			continue
+		}
+		d.conclude(it, p.post(it))
+		if !p.reusable() {
+			p.release()
+			p = d.newPoster()
+		}
 	}
 }
 
-// attempt makes one attempt to post an event, and settles it or gives it back.
-func (d *delivery) attempt(it *item) {
-	if d.queue.tooOld(it, time.Now()) {
-		d.settle(it, expired, result{})
-		return
-	}
-	r := d.post(it)
+// conclude settles an event after an attempt, or gives it back.
+func (d *delivery) conclude(it *item, r result) {
 	if r.status == 0 && d.ctx.Err() != nil {
 		d.queue.retry(it, 0, false) // the shutdown says what becomes of it
 		return
@@ -149,101 +141,6 @@ func (d *delivery) attempt(it *item) {
 		it.unanswered = it.unanswered || r.unanswered
 		d.queue.retry(it, r.wait, r.askedToWait)
 	}
-}
-
-// result is what came of one attempt.
-type result struct {
-	ended
-	status      int   // 0: there was no answer
-	err         error // why there was none
-	body        string
-	unanswered  bool // the endpoint may have the event, but did not say so
-	wait        time.Duration
-	askedToWait bool // the wait is that of a Retry-After
-}
-
-// cause is why the attempt did not succeed.
-func (r result) cause() error {
-	if r.status != 0 {
-		return fmt.Errorf("HTTP status %d", r.status)
-	}
-	return r.err
-}
-
-// post makes one attempt.
-func (d *delivery) post(it *item) (r result) {
-	parent, limit := d.calm, d.timeout
-	if d.draining.Load() {
-		parent, limit = d.ctx, min(limit, drainAttempt)
-	}
-	r.began = time.Now()
-	ctx, cancel := context.WithTimeout(parent, limit)
-	defer cancel()
-	req, err := d.request(ctx, it)
-	if err != nil {
-		r.err, r.served = err, true // it would fail again
-		return r
-	}
-
-	resp, err := d.client.Do(req)
-	r.at = time.Now()
-	if resp != nil {
-		r.status, err = resp.StatusCode, nil
-	}
-	if r.status != 0 || d.ctx.Err() == nil {
-		d.counts.attempt(r.status, r.at.Sub(r.began))
-	}
-	retry, _ := CheckRetry(context.Background(), resp, err)
-	_, r.askedToWait = asksToWait(resp)
-	longest := d.retryWaitMax
-	if r.askedToWait {
-		longest = d.retryAfterMax
-	}
-	r.wait = Backoff(d.retryWaitMin, longest, it.attempts, resp)
-	if resp == nil {
-		r.err = err
-		// The policy gives up on a certificate that does not verify, but that is the
-		// same for every event, and is repaired like any other outage.
-		r.served = !retry && !certificateFault(err)
-		r.unanswered = !unsent(err)
-		return r
-	}
-	gateway := r.status >= http.StatusBadGateway && r.status <= http.StatusGatewayTimeout
-	r.served = !retry
-	r.spoke = retry && !gateway
-	r.unanswered = gateway && r.status != http.StatusServiceUnavailable
-	r.body = d.shownBody(resp)
-	finish(resp)
-	return r
-}
-
-// request makes the request of one attempt.
-func (d *delivery) request(ctx context.Context, it *item) (*retryablehttp.Request, error) {
-	body, err := json.Marshal(it.event(d.controller, d.instance))
-	if err != nil {
-		return nil, err
-	}
-	// Like http.NewRequestWithContext, without parsing the URL each time. The
-	// copy is for transports that change it.
-	endpoint := *d.endpoint
-	plain := http.Request{Method: http.MethodPost, URL: &endpoint, Host: endpoint.Host, Header: http.Header{
-		"Content-Type":    {"application/json"},
-		"Idempotency-Key": {it.key.String()},
-		"User-Agent":      {userAgent},
-	}}
-	req := &retryablehttp.Request{Request: plain.WithContext(ctx)}
-	return req, req.SetBody(body)
-}
-
-// shownBody is how an answer begins that is neither a success nor a duplicate, if
-// it may be logged.
-func (d *delivery) shownBody(resp *http.Response) string {
-	if resp.StatusCode < 300 || resp.StatusCode == http.StatusTooManyRequests ||
-		resp.StatusCode == http.StatusSwitchingProtocols || d.redact.hidesBodies() {
-		return ""
-	}
-	start, _ := io.ReadAll(io.LimitReader(resp.Body, maxLoggedBody+1))
-	return cutBytes(string(start), maxLoggedBody)
 }
 
 // settle logs what became of an event and counts it, in this order: whoever

@@ -14,10 +14,10 @@ import (
 //
 // So each failure of X after its first one is weighed with what happened since
 // the one before: the share of the others' attempts that were served. That share
-// is X's strike: 0 in the first line, then 1, 1 and 1/2 in the second. Seven whole
+// is X's strike: 0 in the first line, then 1, 1 and 1/2 in the second. Nine whole
 // strikes end an event. If attempts fail at random, whatever share of them, a strike
 // is as large as the chance to be served was, so that a merely unlucky event is
-// lost with at most e⁻⁷ = 0.09 %.
+// lost with at most e⁻⁹ = 0.012 %.
 //
 // The simpler rule, a fixed number of attempts, was refused: five lose 3 % of all
 // events when one of two backends is gone, and no number is right for two of
@@ -49,7 +49,8 @@ const (
 type endpoint struct {
 	maxStrikes float64
 
-	// All attempts that ended while the endpoint was up, and those that were served.
+	// All attempts that ended while the endpoint was up, or ended its being down, and
+	// those of them that were served.
 	tried, served int
 
 	row        int       // failed attempts in a row, see downAfter
@@ -131,12 +132,9 @@ func (e *endpoint) wasServed(a ended) verdict {
 // strike weighs a failure with what happened to others since the one before.
 func (e *endpoint) strike(h *history, a ended) {
 	if h.suspect {
-		served := e.served - h.served
-		// Failures that turned out to be the endpoint's were taken back.
-		others := max(e.tried-h.tried, served)
-		switch {
+		switch others := e.tried - h.tried; {
 		case others > 0:
-			h.strikes += float64(served) / float64(others)
+			h.strikes += float64(e.served-h.served) / float64(others)
 		case a.spoke:
 			h.strikes += loneStrike
 		}
@@ -155,9 +153,6 @@ func (e *endpoint) missed(a ended) bool {
 		return false
 	}
 	e.down, e.nextProbe = true, a.at
-	// The failures in the row were the endpoint's: an event that failed next to
-	// them, or brought them about, shall not be weighed with them.
-	e.tried -= e.row
 	return true
 }
 

@@ -1,8 +1,8 @@
 package events
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -76,7 +76,11 @@ type item struct {
 // in every process: the recorder that recorded it, and its number there.
 type eventKey struct{ source, number uint64 }
 
-func (k eventKey) String() string { return fmt.Sprintf("%016x-%d", k.source, k.number) }
+func (k eventKey) String() string {
+	b := make([]byte, 0, 40)
+	b = strconv.AppendUint(b, k.source, 16)
+	return string(strconv.AppendUint(append(b, '-'), k.number, 10))
+}
 
 // flushWaiter waits until every event up to a sequence number is settled.
 type flushWaiter struct {
