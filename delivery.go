@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -30,6 +31,7 @@ type delivery struct {
 	endpoint   *url.URL
 	client     *retryablehttp.Client
 	queue      *queue
+	journal    *persistence // nil: none
 	counts     *counts
 	log        logr.Logger
 	redact     redactor
@@ -40,13 +42,15 @@ type delivery struct {
 	cancel, endCalm context.CancelFunc
 	draining        atomic.Bool
 	beginDrain      sync.Once
+	pointless       chan struct{} // closed when a drain with a journal finds the endpoint down
+	endDrain        sync.Once
 
 	finishing atomic.Bool
 	finished  chan struct{} // closed when the shutdown is over
 	lost      error         // the shutdown's result, once finished
 }
 
-func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logger) (*delivery, error) {
+func newDelivery(o *options, webhook string, endpoint *url.URL, controller string, log logr.Logger) (*delivery, error) {
 	metrics, err := registerCollector(o.registerer)
 	if err != nil {
 		return nil, err
@@ -60,6 +64,7 @@ func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logg
 		log:        log,
 		redact:     newRedactor(endpoint),
 		finished:   make(chan struct{}),
+		pointless:  make(chan struct{}),
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.calm, d.endCalm = context.WithCancel(d.ctx)
@@ -69,6 +74,18 @@ func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logg
 		}
 	})
 	d.client = oneAttempt(newClient(o))
+	if o.journalDir == "" {
+		return d, nil
+	}
+	var left []*item
+	if d.journal, left, err = openPersistence(d, webhook); err != nil {
+		return nil, err
+	}
+	if len(left) > 0 {
+		log.Info("Events of an earlier process are delivered", "recovered", len(left))
+	}
+	lost, start := d.queue.restore(left)
+	d.queued(lost, start)
 	return d, nil
 }
 
@@ -84,6 +101,10 @@ var hostname = sync.OnceValue(func() string {
 // enqueue puts an event into the queue and sees to it that it gets a worker.
 func (d *delivery) enqueue(it *item) {
 	lost, start := d.queue.push(it)
+	d.queued(lost, start)
+}
+
+func (d *delivery) queued(lost loss, start bool) {
 	if lost.events > 0 {
 		d.logLoss(lost.outcome, lost.events, lost.cause, lost.one.logKeys()...)
 	}
@@ -126,6 +147,9 @@ func (d *delivery) conclude(it *item, r result) {
 	}
 	v := d.queue.judge(it, r.ended)
 	d.logOutage(v, r)
+	if v.down {
+		d.nothingToLose()
+	}
 	switch {
 	case r.status >= 200 && r.status < 300:
 		d.settle(it, delivered, r)
@@ -140,6 +164,14 @@ func (d *delivery) conclude(it *item, r result) {
 	default:
 		it.unanswered = it.unanswered || r.unanswered
 		d.queue.retry(it, r.wait, r.askedToWait)
+	}
+}
+
+// nothingToLose ends a drain whose endpoint is down, if what is pending is in a
+// journal: waiting would only keep the lease.
+func (d *delivery) nothingToLose() {
+	if d.journal != nil && d.draining.Load() {
+		d.endDrain.Do(func() { close(d.pointless) })
 	}
 }
 
@@ -198,13 +230,16 @@ func (d *delivery) shownEndpoint() string { return d.endpoint.Scheme + "://" + d
 
 // flush waits until every event recorded so far is settled.
 func (d *delivery) flush(ctx context.Context) error {
-	if err := d.awaitFlushed(ctx); err != nil {
+	if err := d.awaitFlushed(ctx, nil); err != nil {
 		return fmt.Errorf("events: Flush: %d event(s) pending: %w", d.queue.length(), err)
 	}
 	return nil
 }
 
-func (d *delivery) awaitFlushed(ctx context.Context) error {
+// errPointless is why a drain with a journal ends early.
+var errPointless = errors.New("the endpoint is down")
+
+func (d *delivery) awaitFlushed(ctx context.Context, pointless <-chan struct{}) error {
 	done, forget := d.queue.flushed()
 	select {
 	case <-done: // even if ctx is done too
@@ -217,6 +252,9 @@ func (d *delivery) awaitFlushed(ctx context.Context) error {
 	case <-ctx.Done():
 		forget()
 		return ctx.Err()
+	case <-pointless:
+		forget()
+		return errPointless
 	}
 }
 
@@ -229,10 +267,14 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	})
 	// Every caller, not only the first: its own context may end before the first
 	// has come this far.
-	if d.queue.drain() {
+	start, down := d.queue.drain()
+	if start {
 		d.startWorker()
 	}
-	cause := d.awaitFlushed(ctx)
+	if down {
+		d.nothingToLose()
+	}
+	cause := d.awaitFlushed(ctx, d.pointless)
 	if !d.finishing.CompareAndSwap(false, true) {
 		<-d.finished
 		return d.lost
@@ -246,14 +288,7 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	case <-quit:
 	case <-grace.C:
 	}
-	left, over := d.queue.abandon(shutdown)
-	if left.events > 0 {
-		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered: %w", left.events, cause)
-		d.logLoss(shutdown, left.events, fmt.Errorf("the drain ended: %w", cause), left.one.logKeys()...)
-	}
-	if over {
-		d.logOver("Notification endpoint fails, and no event waits for it any more")
-	}
+	d.abandon(cause)
 	d.counts.losses.flush()
 	if shared := sharedTransport(); d.client.HTTPClient.Transport == http.RoundTripper(shared) {
 		// So that no goroutine of a connection is left. Other recorders may
@@ -262,4 +297,39 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	}
 	close(d.finished)
 	return d.lost
+}
+
+// abandon settles what is left when the drain ends.
+func (d *delivery) abandon(cause error) {
+	o := shutdown
+	if d.journal != nil && d.saved() {
+		o = saved
+	}
+	left, over := d.queue.abandon(o)
+	switch {
+	case left.events == 0:
+	case o == saved:
+		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered, saved in the journal: %w", left.events, cause)
+		d.log.Info("Events are saved in the journal", "events", left.events, "cause", cause.Error())
+	default:
+		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered: %w", left.events, cause)
+		d.logLoss(shutdown, left.events, fmt.Errorf("the drain ended: %w", cause), left.one.logKeys()...)
+	}
+	if over {
+		d.logOver("Notification endpoint fails, and no event waits for it any more")
+	}
+}
+
+// saved writes what is pending to the journal, unless the disk takes too long.
+func (d *delivery) saved() bool {
+	ok := make(chan bool, 1)
+	time.AfterFunc(0, func() { ok <- d.journal.close() })
+	patience := time.NewTimer(cancelGrace)
+	defer patience.Stop()
+	select {
+	case saved := <-ok:
+		return saved
+	case <-patience.C:
+		return false
+	}
 }

@@ -89,6 +89,7 @@ type ended struct {
 type verdict struct {
 	giveUp  bool // the event is at fault, and has failed too often
 	changed bool // the endpoint went down or came back: every wait is over
+	down    bool // the endpoint is down
 	outage  bool // an outage must be announced
 	over    bool // an announced outage is over
 	began   time.Time
@@ -113,7 +114,7 @@ func (e *endpoint) judge(h *history, a ended) verdict {
 	if e.down && !e.announced && a.at.Sub(e.rowBegan) >= outageAfter {
 		e.announced, v.outage = true, true
 	}
-	v.began = e.rowBegan
+	v.down, v.began = e.down, e.rowBegan
 	return v
 }
 

@@ -48,6 +48,8 @@ type options struct {
 	queueBytes    int
 	maxAge        time.Duration
 	drainTimeout  time.Duration
+	journalDir    string
+	journalSet    bool
 	registerer    prometheus.Registerer
 	eventsV1      kubeevents.EventRecorder
 	eventsV1Set   bool
@@ -138,6 +140,25 @@ func WithDrainTimeout(total time.Duration) Option {
 	return func(o *options) { o.drainTimeout = total }
 }
 
+// WithJournal keeps pending events in a file, so that they survive the end of the
+// process: an event that was pending for 100 ms when the process died is
+// delivered by the next recorder with the same directory, controller and endpoint,
+// before anything new about its object, with its own time and Idempotency-Key.
+// What was being posted may arrive twice. A drain ends as soon as the endpoint is
+// down: what is left has the outcome saved. Events that are delivered within
+// 80 ms never touch the disk, and a call never waits for it. Default: no journal.
+//
+// The directory is made if it is missing (mode 0700; files 0600); use one that
+// outlives what you want to survive: an emptyDir for the end of a container, a
+// volume for that of a pod. Power loss is not covered. The file stays below about
+// twice [WithQueueBytes]. A directory that cannot be used is an error, and so is a
+// file that another recorder holds: a recorder with a journal must be shut down, and
+// there is one for each controller and endpoint. Errors of the disk later on are
+// counted and logged, and turn the journal off for a minute.
+func WithJournal(dir string) Option {
+	return func(o *options) { o.journalDir, o.journalSet = dir, true }
+}
+
 // WithMetricsRegisterer registers the metrics elsewhere. Default:
 // controller-runtime's registry, which a manager serves. Recorders may share a
 // registry; those with the same controller name share its numbers. nil is an
@@ -190,6 +211,7 @@ func newOptions(opts []Option) (*options, error) {
 	check(o.queueBytes >= minQueueBytes, "must be at least 1024", "WithQueueBytes(%d)", o.queueBytes)
 	check(o.maxAge >= minDuration, "must be at least 1ms", "WithMaxAge(%v)", o.maxAge)
 	check(o.drainTimeout >= minDuration, "must be at least 1ms", "WithDrainTimeout(%v)", o.drainTimeout)
+	check(!o.journalSet || o.journalDir != "", "must not be empty", "WithJournal(%q)", o.journalDir)
 	check(!isNil(o.registerer), "must not be nil", "WithMetricsRegisterer(nil)")
 	check(!o.eventsV1Set || !isNil(o.eventsV1), "must not be nil", "WithEventsV1Recorder(nil)")
 

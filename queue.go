@@ -59,6 +59,14 @@ type queue struct {
 	stopped      bool      // hands out no more events
 	quit         chan struct{}
 	flushWaiters []flushWaiter
+
+	// For the journal, see persistence. journaled is nil without one, and set before
+	// the first event.
+	journaled    func()
+	unsavedFirst *item    // the first of pending that is not in the journal
+	done         []uint64 // of those in the journal, what is settled
+	saveTimer    *time.Timer
+	saveArmed    bool // the timer is set, or what it starts is running
 }
 
 // item is an event in the queue. lane is nil once it is settled.
@@ -70,6 +78,7 @@ type item struct {
 	behind *item // the next in the lane
 	seq    uint64
 	key    eventKey
+	saved  bool // in the journal
 }
 
 // eventKey names an event towards the endpoint, the same on every attempt and
@@ -119,7 +128,8 @@ func (q *queue) push(it *item) (lost loss, startWorker bool) {
 	if l == nil {
 		l = q.addLaneLocked(key)
 	}
-	it.key = eventKey{q.source, q.seq + 1}
+	q.seq++
+	it.seq, it.key = q.seq, eventKey{q.source, q.seq}
 	q.appendLocked(l, it)
 	return lost, q.startLocked(time.Now())
 }
@@ -223,12 +233,12 @@ func (q *queue) flushed() (done <-chan struct{}, forget func()) {
 }
 
 // drain takes no more events, and ends all waits.
-func (q *queue) drain() (startWorker bool) {
+func (q *queue) drain() (startWorker, down bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.draining = true
 	q.readyLocked()
-	return q.startLocked(time.Now())
+	return q.startLocked(time.Now()), q.endpoint.down
 }
 
 // stop makes the queue hand out no more events. It returns a channel that is
@@ -238,6 +248,9 @@ func (q *queue) stop() <-chan struct{} {
 	defer q.mu.Unlock()
 	q.stopped = true
 	q.armLocked(time.Now())
+	if q.saveTimer != nil {
+		q.saveTimer.Stop()
+	}
 	q.quit = make(chan struct{})
 	if q.workers == 0 {
 		close(q.quit)
@@ -260,6 +273,7 @@ func (q *queue) abandon(o outcome) (lost loss, over bool) {
 		it.lane = nil
 	}
 	q.lanes, q.in, q.waiting, q.bytes = nil, [places]list[lane, *lane]{}, nil, 0
+	q.unsavedFirst, q.done = nil, nil
 	q.tellWaitersLocked()
 	return lost, q.endpoint.forget()
 }
@@ -353,8 +367,7 @@ func (q *queue) armLocked(now time.Time) {
 
 // appendLocked puts an event at the end of a lane.
 func (q *queue) appendLocked(l *lane, it *item) {
-	q.seq++
-	it.seq, it.lane = q.seq, l
+	it.lane = l
 	if l.head == nil {
 		l.head = it
 	} else {
@@ -362,6 +375,7 @@ func (q *queue) appendLocked(l *lane, it *item) {
 	}
 	l.tail = it
 	q.pending.pushBack(it)
+	q.addedLocked(it)
 	q.resizeLocked(1, it.bytes)
 	q.reclassLocked(l)
 }
@@ -370,10 +384,12 @@ func (q *queue) appendLocked(l *lane, it *item) {
 // has been through stays: the endpoint cannot tell them apart.
 func (q *queue) foldLocked(into, it *item) {
 	q.seq++
+	q.leavesLocked(into)
 	q.pending.remove(into)
 	q.resizeLocked(0, it.bytes-into.bytes)
 	into.notification, into.seq, into.key = it.notification, q.seq, eventKey{q.source, q.seq}
 	q.pending.pushBack(into)
+	q.addedLocked(into)
 	q.counts.settle(coalesced)
 	q.tellWaitersLocked()
 }
@@ -395,6 +411,7 @@ func (q *queue) dropLocked(it *item, o outcome) {
 		}
 	}
 	it.lane, it.behind = nil, nil
+	q.leavesLocked(it)
 	q.pending.remove(it)
 	q.resizeLocked(-1, -it.bytes)
 	q.counts.settle(o)
