@@ -67,8 +67,9 @@ func scenarios() []scenario {
 	all := []scenario{
 		{name: "healthy", endpoint: healthy, want: bounds{max: 25 * time.Millisecond, posts: 2000}},
 
-		// Some of the attempts fail, by luck: so 0 is only likely. In 60 runs each
-		// with other seeds, 1 or 2 of 120,000 events were lost, 6 with 80 % of 503.
+		// Some of the attempts fail, by luck, so 0 lost is only likely. In 60 runs
+		// with other seeds, 0 to 2 of the 120,000 events of a row were lost, 9 with
+		// 80 % of 503, and 10 with the hangs of "up 3 s, down 3 s".
 		{name: "1 of 2 backends refuses", endpoint: sometimes(.5, refuses), want: bounds{lost: 1, median: 5 * s, max: 2 * m, lines: few}},
 		{name: "1 of 2 backends answers 500", endpoint: sometimes(.5, answers(500)), want: bounds{lost: 1, median: 5 * s, max: 2 * m, lines: few}},
 		{name: "1 of 2 backends hangs", endpoint: sometimes(.5, hangs), want: bounds{lost: 1, median: 30 * s, max: 10 * m, lines: few}},
@@ -93,7 +94,7 @@ func scenarios() []scenario {
 
 		// Up and down.
 		{name: "up 3 s, down 3 s: refused", endpoint: flaps(3*s, 3*s, refuses), want: bounds{max: 10 * s, posts: 4000}},
-		{name: "up 3 s, down 3 s: hangs", endpoint: flaps(3*s, 3*s, hangs), want: bounds{lost: 1, max: 10 * m, posts: 4000}},
+		{name: "up 3 s, down 3 s: hangs", endpoint: flaps(3*s, 3*s, hangs), want: bounds{lost: 2, max: 10 * m, posts: 4000}},
 		{name: "up 10 s, down 10 s", endpoint: flaps(10*s, 10*s, refuses), want: bounds{max: 20 * s, posts: 4000}},
 		{name: "up 60 s, down 60 s", endpoint: flaps(m, m, refuses), want: bounds{max: 70 * s, posts: 4000, lines: anyLines}},
 		{name: "up 1 s, down 9 s", endpoint: flaps(s, 9*s, refuses), want: bounds{max: 2 * m, posts: 4000, lines: anyLines}},
