@@ -165,7 +165,7 @@ func (r *result) judgeAnswer(d *delivery, it *item, resp *http.Response, err err
 		r.err = err
 		// The policy gives up on a certificate that does not verify, but that is the
 		// same for every event, and is repaired like any other outage.
-		r.served = !retry && !certificateFault(err)
+		r.served = !retry && !certificateFault(err) || badRedirect(err)
 		r.unanswered = !unsent(err)
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		r.unanswered = true

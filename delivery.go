@@ -288,36 +288,43 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	case <-quit:
 	case <-grace.C:
 	}
-	d.abandon(cause)
-	d.counts.losses.flush()
 	if shared := sharedTransport(); d.client.HTTPClient.Transport == http.RoundTripper(shared) {
 		// So that no goroutine of a connection is left. Other recorders may
 		// have to connect again.
 		shared.CloseIdleConnections()
 	}
-	close(d.finished)
+	d.abandon(cause)
 	return d.lost
 }
 
-// abandon settles what is left when the drain ends.
+// abandon settles what is left when the drain ends. It logs when nobody waits for it
+// any more but its caller, so that a logger may call Shutdown.
 func (d *delivery) abandon(cause error) {
 	o := shutdown
 	if d.journal != nil && d.saved() {
 		o = saved
 	}
 	left, over := d.queue.abandon(o)
+	if left.events > 0 {
+		where := ""
+		if o == saved {
+			where = ", saved in the journal"
+		}
+		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered%s: %w", left.events, where, cause)
+	}
+	close(d.finished)
+
 	switch {
 	case left.events == 0:
 	case o == saved:
-		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered, saved in the journal: %w", left.events, cause)
 		d.log.Info("Events are saved in the journal", "events", left.events, "cause", cause.Error())
 	default:
-		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered: %w", left.events, cause)
-		d.logLoss(shutdown, left.events, fmt.Errorf("the drain ended: %w", cause), left.one.logKeys()...)
+		d.logLoss(o, left.events, fmt.Errorf("the drain ended: %w", cause), left.one.logKeys()...)
 	}
 	if over {
 		d.logOver("Notification endpoint fails, and no event waits for it any more")
 	}
+	d.counts.losses.flush()
 }
 
 // saved writes what is pending to the journal, unless the disk takes too long.

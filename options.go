@@ -58,13 +58,21 @@ type options struct {
 // WithHTTPClient posts through a client of your own, for TLS, client
 // certificates, authentication headers, tracing or a proxy. Default: a client
 // on a transport that all recorders of the process share. The client is copied
-// and not changed; its transport is used as it is, and its idle connections are
-// never closed by the recorder. A nil Transport means the shared one. A Timeout
-// of the client counts unless WithTimeout is given. Its CheckRedirect is asked
-// only about redirects that keep the POST. nil is an error.
+// and not changed; its transport is used as it is, and a nil Transport means the
+// shared one. A Timeout of the client counts unless WithTimeout is given. Its
+// CheckRedirect is asked only about redirects that keep the POST. nil is an error.
 //
-// A transport of your own should close idle connections sooner than the
-// endpoint does: 30 s for Flux's notification-controller.
+// After an attempt that got no answer the recorder closes the transport's idle
+// connections, also those of others who use it, since one that died without a word
+// may not be the only one. A transport that wraps another one should pass
+// CloseIdleConnections on.
+//
+// A transport of your own should close idle connections sooner than the endpoint
+// does (IdleConnTimeout below the 30 s of Flux's notification-controller), limit
+// connecting (a dialer's Timeout and TLSHandshakeTimeout of about 5 s), and, if it
+// speaks HTTP/2, ping (HTTP2.SendPingTimeout and PingTimeout of a few seconds each):
+// all posts share one HTTP/2 connection, and without pings one that has died is
+// used until the attempts on it end.
 func WithHTTPClient(client *http.Client) Option {
 	return func(o *options) { o.client, o.clientSet = client, true }
 }
