@@ -130,10 +130,13 @@ func TestAQueueWithoutWorkersStopsAtOnce(t *testing.T) {
 func TestAnOutageEndsWithTheLastEventThatWaitsForIt(t *testing.T) {
 	outage := func(q *queue) {
 		time.Sleep(time.Millisecond)
+		var its []*item
 		for i := range downAfter {
-			it := testItem(fmt.Sprint("object", i), "m")
-			q.push(it)
-			v := q.judge(taken(q), ended{began: time.Now(), at: time.Now().Add(outageAfter)})
+			q.push(testItem(fmt.Sprint("object", i), "m"))
+			its = append(its, taken(q))
+		}
+		for i, it := range its {
+			v := q.judge(it, ended{began: time.Now(), at: time.Now().Add(outageAfter)})
 			if v.outage != (i == downAfter-1) {
 				t.Fatalf("failure %d: %+v", i, v)
 			}
