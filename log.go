@@ -135,11 +135,11 @@ func (r redactor) error(err error) error {
 	if errors.As(err, &at) {
 		err = at.Err
 	}
-	text := anyURL.ReplaceAllString(err.Error(), redacted)
-	for _, secret := range r.secrets {
+	text := err.Error()
+	for _, secret := range r.secrets { // first: a query with a space is in a URL only in part
 		text = strings.ReplaceAll(text, secret, redacted)
 	}
-	return errors.New(text)
+	return errors.New(anyURL.ReplaceAllString(text, redacted))
 }
 
 // cutAny cuts s before the first of the characters.
