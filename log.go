@@ -109,8 +109,8 @@ type redactor struct{ secrets []string }
 
 const redacted = "[redacted]"
 
-// anyURL finds the URLs in a text, in quotes or not.
-var anyURL = regexp.MustCompile(`"[^"]*://[^"]*"|[^\s"'<>]*://[^\s"'<>]*`)
+// anyURL finds the URLs in a text, in quotes as of %q or not.
+var anyURL = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|[^\s"'<>]*://[^\s"'<>]*`)
 
 func newRedactor(endpoint *url.URL) redactor {
 	secrets := []string{endpoint.Path, endpoint.EscapedPath(), endpoint.RawQuery, endpoint.Fragment}
