@@ -164,7 +164,7 @@ func TestAnOutageEndsWithTheLastEventThatWaitsForIt(t *testing.T) {
 	})
 }
 
-// An event is counted as lost under no other moment than as recorded.
+// At no moment is an event counted as lost that is not yet counted as recorded.
 func TestTheSumHoldsWhileEventsAreRecordedAfterTheDrain(t *testing.T) {
 	q, c := newTestQueue(1<<20, 1)
 	q.drain()
@@ -177,11 +177,10 @@ func TestTheSumHoldsWhileEventsAreRecordedAfterTheDrain(t *testing.T) {
 		})
 	}
 	end := make(chan struct{})
+	defer wg.Wait()
 	go func() { wg.Wait(); close(end) }()
 	for !isDone(end) {
-		if s := checkSum(t, c); s.pending > 2 {
-			t.Fatalf("%d events pending of two that are being recorded", s.pending)
-		}
+		checkSum(t, c)
 	}
 	if s := checkSum(t, c); s.outcomes[shutdown] != 40_000 || s.pending != 0 {
 		t.Errorf("counts %+v", s)
