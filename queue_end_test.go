@@ -164,6 +164,23 @@ func TestAnOutageEndsWithTheLastEventThatWaitsForIt(t *testing.T) {
 	})
 }
 
+// It would never end: nobody asks any more.
+func TestNoOutageBeginsAfterTheEnd(t *testing.T) {
+	q, _ := newTestQueue(1<<20, downAfter)
+	var its []*item
+	for i := range downAfter {
+		q.push(testItem(fmt.Sprint("object", i), "m"))
+		its = append(its, taken(q))
+	}
+	q.stop()
+	q.abandon(shutdown)
+	for _, it := range its {
+		if v := q.judge(it, ended{began: time.Now(), at: time.Now().Add(time.Minute)}); v != (verdict{}) {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
 // At no moment is an event counted as lost that is not yet counted as recorded.
 func TestTheSumHoldsWhileEventsAreRecordedAfterTheDrain(t *testing.T) {
 	q, c := newTestQueue(1<<20, 1)
