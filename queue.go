@@ -159,10 +159,14 @@ func (q *queue) take() (it *item, startWorker bool) {
 	return l.head, q.startLocked(now)
 }
 
-// judge takes in how the attempt of a taken event ended.
+// judge takes in how the attempt of a taken event ended, unless a shutdown has given
+// it up meanwhile: no outage begins then that nothing would end.
 func (q *queue) judge(it *item, a ended) verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if it.lane == nil {
+		return verdict{}
+	}
 	v := q.endpoint.judge(&it.history, a)
 	if v.changed {
 		q.readyLocked()
