@@ -150,7 +150,7 @@ func (r *EventRecorder) Eventf(object runtime.Object, eventtype, reason, message
 	if r.idle() {
 		return
 	}
-	r.record(object, nil, call{eventtype: eventtype, reason: reason, message: fmt.Sprintf(messageFmt, args...)})
+	r.record(object, nil, call{eventtype: eventtype, reason: reason, message: messageFmt, format: true, args: args})
 }
 
 // AnnotatedEventf is Eventf with annotations. They become annotations of the
@@ -166,7 +166,7 @@ func (r *EventRecorder) AnnotatedEventf(object runtime.Object, annotations map[s
 		return
 	}
 	r.record(object, nil, call{annotations: annotations, eventtype: eventtype, reason: reason,
-		message: fmt.Sprintf(messageFmt, args...)})
+		message: messageFmt, format: true, args: args})
 }
 
 // idle reports whether there is nothing to record to.
@@ -198,16 +198,16 @@ func (r *EventRecorder) record(object, related runtime.Object, c call) {
 		}
 	}
 	c.annotations = mergeAnnotations(c.annotations, objectAnnotations)
-	if log := r.log.V(2); log.Enabled() {
-		log.Info("Event recorded", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name,
-			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", c.annotations)
-	}
-
 	// The copy is made first: nobody can know what the wrapped recorder does
 	// with a reference and a map that it is given.
 	var it *item
 	if d != nil {
-		it = newItem(now, c)
+		it = newItem(now, &c)
+	}
+	c.say()
+	if log := r.log.V(2); log.Enabled() {
+		log.Info("Event recorded", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name,
+			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", c.annotations)
 	}
 	if r.kube != nil {
 		r.kube.write(c, r.log)
