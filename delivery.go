@@ -50,7 +50,7 @@ type delivery struct {
 	lost      error         // the shutdown's result, once finished
 }
 
-func newDelivery(o *options, webhook string, endpoint *url.URL, controller string, log logr.Logger) (*delivery, error) {
+func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logger) (*delivery, error) {
 	metrics, err := registerCollector(o.registerer)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func newDelivery(o *options, webhook string, endpoint *url.URL, controller strin
 		return d, nil
 	}
 	var left []*item
-	if d.journal, left, err = openPersistence(d, webhook); err != nil {
+	if d.journal, left, err = openPersistence(d); err != nil {
 		return nil, err
 	}
 	if len(left) > 0 {
