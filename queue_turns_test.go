@@ -171,6 +171,7 @@ func TestAWaitHoldsNoWorkerAndEndsInTime(t *testing.T) {
 			taken(q)
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if fmt.Sprint(fired) != "[2s 5s 9s]" || q.size != 0 {
 			t.Errorf("the timer fired after %v, %d events left", fired, q.size)
 		}
@@ -192,6 +193,7 @@ func TestTheTimerIsNotSetForWhatOnlyLacksAWorker(t *testing.T) {
 		b := taken(q) // and hangs
 		q.push(testItem("c", "c"))
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if fired > 1 || !q.timerAt.IsZero() {
 			t.Errorf("the timer fired %d times", fired)
 		}
@@ -225,6 +227,7 @@ func TestAStoppedQueueHasNoTimerAndHandsOutNothing(t *testing.T) {
 			t.Error("not ended with the last worker")
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if fired || q.timerDue() || !q.timerAt.IsZero() {
 			t.Error("the timer fired")
 		}
