@@ -167,8 +167,10 @@ func TestAWaitHoldsNoWorkerAndEndsInTime(t *testing.T) {
 		for _, wait := range []time.Duration{5 * time.Second, 2 * time.Second, 9 * time.Second} {
 			q.retry(taken(q), wait, false)
 		}
-		for q.workers > 0 {
-			taken(q)
+		for range 2 { // the workers end
+			if it := taken(q); it != nil {
+				t.Fatalf("took %q", it.message)
+			}
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
