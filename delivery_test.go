@@ -123,7 +123,9 @@ type script struct {
 	next []func(*http.Request) (*http.Response, error)
 }
 
-func scripted(next ...func(*http.Request) (*http.Response, error)) *script { return &script{next: next} }
+func scripted(next ...func(*http.Request) (*http.Response, error)) *script {
+	return &script{next: next}
+}
 
 func (s *script) Client() *http.Client { return &http.Client{Transport: s} }
 

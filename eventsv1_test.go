@@ -139,7 +139,7 @@ func TestEveryViewWorksOnEveryBackend(t *testing.T) {
 		{
 			"core, unknown type",
 			call{core: true, eventtype: "Strange", reason: "R", note: "m"},
-			v1Event{"a", "", nil, "Strange", "R", "", "m"},
+			v1Event{"a", "", nil, "Normal", "R", "", "m"},
 			v1Event{"a", "", nil, "Normal", "R", "R", "m"},
 			`"severity":"info",T,"message":"m","reason":"R",C`,
 		},
@@ -291,11 +291,11 @@ func TestEventsV1WithLoggerReachesTheBackend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.EventsV1().WithLogger(logr.New(log)).Eventf(pod("a"), nil, "Strange", "R", "A", "m")
+	r.EventsV1().WithLogger(logr.New(log)).Eventf(pod("a"), nil, "Normal", "R", "A", strings.Repeat("long ", 1000))
 	if wrapped.loggers != 1 || len(wrapped.got) != 1 {
 		t.Errorf("%d loggers, %d events", wrapped.loggers, len(wrapped.got))
 	}
-	if lines := log.with("Kubernetes event changed to what events.k8s.io takes"); len(lines) != 1 || lines[0].Level != 1 || fmt.Sprint(lines[0].Keys["changed"]) != "[type]" {
+	if lines := log.with(msgMended); len(lines) != 1 || lines[0].Level != 1 || fmt.Sprint(lines[0].Keys["changed"]) != "[note]" {
 		t.Errorf("log: %v", log.lines)
 	}
 }
