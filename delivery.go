@@ -2,9 +2,8 @@ package events
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -17,20 +16,9 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-const (
-	// maxLoggedBody is how much of an answer a log line shows.
-	maxLoggedBody = 256
-
-	// drainAttempt limits an attempt in a drain, and those in flight when it begins:
-	// one that hangs must not use up the drain.
-	drainAttempt = 4 * time.Second
-
-	// cancelGrace is how long the end of a shutdown waits for posts that it has
-	// cancelled. Only a transport that ignores its context takes longer.
-	cancelGrace = time.Second
-
-	userAgent = "eventrecorder-events"
-)
+// cancelGrace is how long the end of a shutdown waits for posts that it has
+// cancelled. Only a transport that ignores its context takes longer.
+const cancelGrace = time.Second
 
 // delivery posts the events of one recorder. Its workers are the only
 // goroutines that the package starts: the queue says when, and none is left when
@@ -43,6 +31,7 @@ type delivery struct {
 	endpoint   *url.URL
 	client     *retryablehttp.Client
 	queue      *queue
+	journal    *persistence // nil: none
 	counts     *counts
 	log        logr.Logger
 	redact     redactor
@@ -53,13 +42,15 @@ type delivery struct {
 	cancel, endCalm context.CancelFunc
 	draining        atomic.Bool
 	beginDrain      sync.Once
+	pointless       chan struct{} // closed when a drain with a journal finds the endpoint down
+	endDrain        sync.Once
 
 	finishing atomic.Bool
 	finished  chan struct{} // closed when the shutdown is over
 	lost      error         // the shutdown's result, once finished
 }
 
-func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logger) (*delivery, error) {
+func newDelivery(o *options, webhook string, endpoint *url.URL, controller string, log logr.Logger) (*delivery, error) {
 	metrics, err := registerCollector(o.registerer)
 	if err != nil {
 		return nil, err
@@ -73,6 +64,7 @@ func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logg
 		log:        log,
 		redact:     newRedactor(endpoint),
 		finished:   make(chan struct{}),
+		pointless:  make(chan struct{}),
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.calm, d.endCalm = context.WithCancel(d.ctx)
@@ -82,6 +74,18 @@ func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logg
 		}
 	})
 	d.client = oneAttempt(newClient(o))
+	if o.journalDir == "" {
+		return d, nil
+	}
+	var left []*item
+	if d.journal, left, err = openPersistence(d, webhook); err != nil {
+		return nil, err
+	}
+	if len(left) > 0 {
+		log.Info("Events of an earlier process are delivered", "recovered", len(left))
+	}
+	lost, start := d.queue.restore(left)
+	d.queued(lost, start)
 	return d, nil
 }
 
@@ -97,6 +101,10 @@ var hostname = sync.OnceValue(func() string {
 // enqueue puts an event into the queue and sees to it that it gets a worker.
 func (d *delivery) enqueue(it *item) {
 	lost, start := d.queue.push(it)
+	d.queued(lost, start)
+}
+
+func (d *delivery) queued(lost loss, start bool) {
 	if lost.events > 0 {
 		d.logLoss(lost.outcome, lost.events, lost.cause, lost.one.logKeys()...)
 	}
@@ -109,6 +117,8 @@ func (d *delivery) startWorker() { go d.work() }
 
 // work makes attempts until none can be made now.
 func (d *delivery) work() {
+	p := d.newPoster()
+	defer func() { p.release() }()
 	for {
 		it, another := d.queue.take()
 		if it == nil {
@@ -117,23 +127,29 @@ func (d *delivery) work() {
 		if another {
 			d.startWorker()
 		}
-		d.attempt(it)
+		if d.queue.tooOld(it, time.Now()) {
+			d.settle(it, expired, result{})
+			continue
+		}
+		d.conclude(it, p.post(it))
+		if !p.reusable() {
+			p.release()
+			p = d.newPoster()
+		}
 	}
 }
 
-// attempt makes one attempt to post an event, and settles it or gives it back.
-func (d *delivery) attempt(it *item) {
-	if d.queue.tooOld(it, time.Now()) {
-		d.settle(it, expired, result{})
-		return
-	}
-	r := d.post(it)
+// conclude settles an event after an attempt, or gives it back.
+func (d *delivery) conclude(it *item, r result) {
 	if r.status == 0 && d.ctx.Err() != nil {
 		d.queue.retry(it, 0, false) // the shutdown says what becomes of it
 		return
 	}
 	v := d.queue.judge(it, r.ended)
 	d.logOutage(v, r)
+	if v.down {
+		d.nothingToLose()
+	}
 	switch {
 	case r.status >= 200 && r.status < 300:
 		d.settle(it, delivered, r)
@@ -151,99 +167,12 @@ func (d *delivery) attempt(it *item) {
 	}
 }
 
-// result is what came of one attempt.
-type result struct {
-	ended
-	status      int   // 0: there was no answer
-	err         error // why there was none
-	body        string
-	unanswered  bool // the endpoint may have the event, but did not say so
-	wait        time.Duration
-	askedToWait bool // the wait is that of a Retry-After
-}
-
-// cause is why the attempt did not succeed.
-func (r result) cause() error {
-	if r.status != 0 {
-		return fmt.Errorf("HTTP status %d", r.status)
+// nothingToLose ends a drain whose endpoint is down, if what is pending is in a
+// journal: waiting would only keep the lease.
+func (d *delivery) nothingToLose() {
+	if d.journal != nil && d.draining.Load() {
+		d.endDrain.Do(func() { close(d.pointless) })
 	}
-	return r.err
-}
-
-// post makes one attempt.
-func (d *delivery) post(it *item) (r result) {
-	parent, limit := d.calm, d.timeout
-	if d.draining.Load() {
-		parent, limit = d.ctx, min(limit, drainAttempt)
-	}
-	r.began = time.Now()
-	ctx, cancel := context.WithTimeout(parent, limit)
-	defer cancel()
-	req, err := d.request(ctx, it)
-	if err != nil {
-		r.err, r.served = err, true // it would fail again
-		return r
-	}
-
-	resp, err := d.client.Do(req)
-	r.at = time.Now()
-	if resp != nil {
-		r.status, err = resp.StatusCode, nil
-	}
-	if r.status != 0 || d.ctx.Err() == nil {
-		d.counts.attempt(r.status, r.at.Sub(r.began))
-	}
-	retry, _ := CheckRetry(context.Background(), resp, err)
-	_, r.askedToWait = asksToWait(resp)
-	longest := d.retryWaitMax
-	if r.askedToWait {
-		longest = d.retryAfterMax
-	}
-	r.wait = Backoff(d.retryWaitMin, longest, it.attempts, resp)
-	if resp == nil {
-		r.err = err
-		// The policy gives up on a certificate that does not verify, but that is the
-		// same for every event, and is repaired like any other outage.
-		r.served = !retry && !certificateFault(err)
-		r.unanswered = !unsent(err)
-		return r
-	}
-	gateway := r.status >= http.StatusBadGateway && r.status <= http.StatusGatewayTimeout
-	r.served = !retry
-	r.spoke = retry && !gateway
-	r.unanswered = gateway && r.status != http.StatusServiceUnavailable
-	r.body = d.shownBody(resp)
-	finish(resp)
-	return r
-}
-
-// request makes the request of one attempt.
-func (d *delivery) request(ctx context.Context, it *item) (*retryablehttp.Request, error) {
-	body, err := json.Marshal(it.event(d.controller, d.instance))
-	if err != nil {
-		return nil, err
-	}
-	// Like http.NewRequestWithContext, without parsing the URL each time. The
-	// copy is for transports that change it.
-	endpoint := *d.endpoint
-	plain := http.Request{Method: http.MethodPost, URL: &endpoint, Host: endpoint.Host, Header: http.Header{
-		"Content-Type":    {"application/json"},
-		"Idempotency-Key": {it.key.String()},
-		"User-Agent":      {userAgent},
-	}}
-	req := &retryablehttp.Request{Request: plain.WithContext(ctx)}
-	return req, req.SetBody(body)
-}
-
-// shownBody is how an answer begins that is neither a success nor a duplicate, if
-// it may be logged.
-func (d *delivery) shownBody(resp *http.Response) string {
-	if resp.StatusCode < 300 || resp.StatusCode == http.StatusTooManyRequests ||
-		resp.StatusCode == http.StatusSwitchingProtocols || d.redact.hidesBodies() {
-		return ""
-	}
-	start, _ := io.ReadAll(io.LimitReader(resp.Body, maxLoggedBody+1))
-	return cutBytes(string(start), maxLoggedBody)
 }
 
 // settle logs what became of an event and counts it, in this order: whoever
@@ -301,13 +230,16 @@ func (d *delivery) shownEndpoint() string { return d.endpoint.Scheme + "://" + d
 
 // flush waits until every event recorded so far is settled.
 func (d *delivery) flush(ctx context.Context) error {
-	if err := d.awaitFlushed(ctx); err != nil {
+	if err := d.awaitFlushed(ctx, nil); err != nil {
 		return fmt.Errorf("events: Flush: %d event(s) pending: %w", d.queue.length(), err)
 	}
 	return nil
 }
 
-func (d *delivery) awaitFlushed(ctx context.Context) error {
+// errPointless is why a drain with a journal ends early.
+var errPointless = errors.New("the endpoint is down")
+
+func (d *delivery) awaitFlushed(ctx context.Context, pointless <-chan struct{}) error {
 	done, forget := d.queue.flushed()
 	select {
 	case <-done: // even if ctx is done too
@@ -320,6 +252,9 @@ func (d *delivery) awaitFlushed(ctx context.Context) error {
 	case <-ctx.Done():
 		forget()
 		return ctx.Err()
+	case <-pointless:
+		forget()
+		return errPointless
 	}
 }
 
@@ -332,10 +267,14 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	})
 	// Every caller, not only the first: its own context may end before the first
 	// has come this far.
-	if d.queue.drain() {
+	start, down := d.queue.drain()
+	if start {
 		d.startWorker()
 	}
-	cause := d.awaitFlushed(ctx)
+	if down {
+		d.nothingToLose()
+	}
+	cause := d.awaitFlushed(ctx, d.pointless)
 	if !d.finishing.CompareAndSwap(false, true) {
 		<-d.finished
 		return d.lost
@@ -349,20 +288,55 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	case <-quit:
 	case <-grace.C:
 	}
-	left, over := d.queue.abandon(shutdown)
-	if left.events > 0 {
-		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered: %w", left.events, cause)
-		d.logLoss(shutdown, left.events, fmt.Errorf("the drain ended: %w", cause), left.one.logKeys()...)
-	}
-	if over {
-		d.logOver("Notification endpoint fails, and no event waits for it any more")
-	}
-	d.counts.losses.flush()
 	if shared := sharedTransport(); d.client.HTTPClient.Transport == http.RoundTripper(shared) {
 		// So that no goroutine of a connection is left. Other recorders may
 		// have to connect again.
 		shared.CloseIdleConnections()
 	}
-	close(d.finished)
+	d.abandon(cause)
 	return d.lost
+}
+
+// abandon settles what is left when the drain ends. It logs when nobody waits for it
+// any more but its caller, so that a logger may call Shutdown.
+func (d *delivery) abandon(cause error) {
+	o := shutdown
+	if d.journal != nil && d.saved() {
+		o = saved
+	}
+	left, over := d.queue.abandon(o)
+	if left.events > 0 {
+		where := ""
+		if o == saved {
+			where = ", saved in the journal"
+		}
+		d.lost = fmt.Errorf("events: Shutdown: %d event(s) not delivered%s: %w", left.events, where, cause)
+	}
+	close(d.finished)
+
+	switch {
+	case left.events == 0:
+	case o == saved:
+		d.log.Info("Events are saved in the journal", "events", left.events, "cause", cause.Error())
+	default:
+		d.logLoss(o, left.events, fmt.Errorf("the drain ended: %w", cause), left.one.logKeys()...)
+	}
+	if over {
+		d.logOver("Notification endpoint fails, and no event waits for it any more")
+	}
+	d.counts.losses.flush()
+}
+
+// saved writes what is pending to the journal, unless the disk takes too long.
+func (d *delivery) saved() bool {
+	ok := make(chan bool, 1)
+	time.AfterFunc(0, func() { ok <- d.journal.close() })
+	patience := time.NewTimer(cancelGrace)
+	defer patience.Stop()
+	select {
+	case saved := <-ok:
+		return saved
+	case <-patience.C:
+		return false
+	}
 }

@@ -14,10 +14,10 @@ import (
 //
 // So each failure of X after its first one is weighed with what happened since
 // the one before: the share of the others' attempts that were served. That share
-// is X's strike: 0 in the first line, then 1, 1 and 1/2 in the second. Seven whole
+// is X's strike: 0 in the first line, then 1, 1 and 1/2 in the second. Nine whole
 // strikes end an event. If attempts fail at random, whatever share of them, a strike
 // is as large as the chance to be served was, so that a merely unlucky event is
-// lost with at most e⁻⁷ = 0.09 %.
+// lost with at most e⁻⁹ = 0.012 %.
 //
 // The simpler rule, a fixed number of attempts, was refused: five lose 3 % of all
 // events when one of two backends is gone, and no number is right for two of
@@ -89,6 +89,7 @@ type ended struct {
 type verdict struct {
 	giveUp  bool // the event is at fault, and has failed too often
 	changed bool // the endpoint went down or came back: every wait is over
+	down    bool // the endpoint is down
 	outage  bool // an outage must be announced
 	over    bool // an announced outage is over
 	began   time.Time
@@ -113,7 +114,7 @@ func (e *endpoint) judge(h *history, a ended) verdict {
 	if e.down && !e.announced && a.at.Sub(e.rowBegan) >= outageAfter {
 		e.announced, v.outage = true, true
 	}
-	v.began = e.rowBegan
+	v.down, v.began = e.down, e.rowBegan
 	return v
 }
 

@@ -124,7 +124,7 @@ func hasLabels(m *dto.Metric, pairs []string) bool {
 }
 
 var outcomeNames = []string{
-	"delivered", "duplicate", "unconfirmed", "coalesced", "rejected", "exhausted", "overflow", "expired", "invalid", "shutdown",
+	"delivered", "duplicate", "unconfirmed", "coalesced", "rejected", "exhausted", "overflow", "expired", "invalid", "saved", "shutdown",
 }
 
 // outcomes returns the outcomes that are not zero, and fails the test unless

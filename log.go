@@ -109,8 +109,8 @@ type redactor struct{ secrets []string }
 
 const redacted = "[redacted]"
 
-// anyURL finds the URLs in a text, in quotes or not.
-var anyURL = regexp.MustCompile(`"[^"]*://[^"]*"|[^\s"'<>]*://[^\s"'<>]*`)
+// anyURL finds the URLs in a text, in quotes as of %q or not.
+var anyURL = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|[^\s"'<>]*://[^\s"'<>]*`)
 
 func newRedactor(endpoint *url.URL) redactor {
 	secrets := []string{endpoint.Path, endpoint.EscapedPath(), endpoint.RawQuery, endpoint.Fragment}
@@ -135,11 +135,11 @@ func (r redactor) error(err error) error {
 	if errors.As(err, &at) {
 		err = at.Err
 	}
-	text := anyURL.ReplaceAllString(err.Error(), redacted)
-	for _, secret := range r.secrets {
+	text := err.Error()
+	for _, secret := range r.secrets { // first: a query with a space is in a URL only in part
 		text = strings.ReplaceAll(text, secret, redacted)
 	}
-	return errors.New(text)
+	return errors.New(anyURL.ReplaceAllString(text, redacted))
 }
 
 // cutAny cuts s before the first of the characters.

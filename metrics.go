@@ -28,13 +28,14 @@ const (
 	overflow                   // dropped because the queue was full
 	expired                    // dropped because it was too old
 	invalid                    // no reference to its object could be made
+	saved                      // left in the journal when the drain ended
 	shutdown                   // left when the drain ended, or recorded later
 
 	outcomes int = iota
 )
 
 var outcomeNames = [outcomes]string{
-	"delivered", "duplicate", "unconfirmed", "coalesced", "rejected", "exhausted", "overflow", "expired", "invalid", "shutdown",
+	"delivered", "duplicate", "unconfirmed", "coalesced", "rejected", "exhausted", "overflow", "expired", "invalid", "saved", "shutdown",
 }
 
 func (o outcome) String() string { return outcomeNames[o] }
@@ -49,6 +50,10 @@ type counts struct {
 	codes    sync.Map // of int, the status of an attempt, to its prometheus.Counter
 	duration prometheus.Observer
 	losses   lossLog
+
+	recovered     atomic.Uint64 // of those recorded, what an earlier process left
+	journalErrors atomic.Uint64
+	journalBytes  atomic.Int64
 
 	mu      sync.Mutex          // guards all below
 	queues  map[*queue]struct{} // those with pending events
@@ -108,6 +113,7 @@ func (c *counts) outageEnds() (since time.Time, last bool) {
 // collector exposes the counts of all recorders that use one registry.
 type collector struct {
 	recorded, events, pending, bytes, oldest, up *prometheus.Desc
+	recovered, journalErrors, journalBytes       *prometheus.Desc
 
 	attempts *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -121,12 +127,15 @@ func newCollector() *collector {
 		return prometheus.NewDesc("event_recorder_"+name, help, append([]string{"controller"}, labels...), nil)
 	}
 	return &collector{
-		recorded: desc("recorded_total", "Events recorded for the notification endpoint."),
-		events:   desc("events_total", "Events by what became of them.", "outcome"),
-		pending:  desc("pending_events", "Events that wait for the notification endpoint, those being posted included."),
-		bytes:    desc("pending_bytes", "Memory that the pending events hold, in bytes."),
-		oldest:   desc("oldest_pending_age_seconds", "Time since the oldest pending event was recorded, in seconds; 0 if none is pending."),
-		up:       desc("endpoint_up", "0 while the notification endpoint has served no event for 10 s and events are kept, else 1."),
+		recorded:      desc("recorded_total", "Events recorded for the notification endpoint."),
+		events:        desc("events_total", "Events by what became of them.", "outcome"),
+		pending:       desc("pending_events", "Events that wait for the notification endpoint, those being posted included."),
+		bytes:         desc("pending_bytes", "Memory that the pending events hold, in bytes."),
+		oldest:        desc("oldest_pending_age_seconds", "Time since the oldest pending event was recorded, in seconds; 0 if none is pending."),
+		up:            desc("endpoint_up", "0 while the notification endpoint has served no event for 10 s and events are kept, else 1."),
+		recovered:     desc("recovered_total", "Events that an earlier process left in the journal; they are recorded too."),
+		journalErrors: desc("journal_errors_total", "Times that the journal could not be read or written."),
+		journalBytes:  desc("journal_bytes", "Size of the journal, in bytes."),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "event_recorder_attempts_total",
 			Help: `Attempts to post an event by the status code of the answer, "error" if there was none.`,
@@ -175,7 +184,8 @@ func (c *collector) of(controller string) *counts {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.recorded, c.events, c.pending, c.bytes, c.oldest, c.up} {
+	for _, d := range []*prometheus.Desc{c.recorded, c.events, c.pending, c.bytes, c.oldest, c.up,
+		c.recovered, c.journalErrors, c.journalBytes} {
 		ch <- d
 	}
 	c.attempts.Describe(ch)
@@ -204,6 +214,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.bytes, float64(s.bytes))
 		gauge(c.oldest, s.oldestAge.Seconds())
 		gauge(c.up, s.up)
+		counter(c.recovered, counts.recovered.Load())
+		counter(c.journalErrors, counts.journalErrors.Load())
+		gauge(c.journalBytes, float64(counts.journalBytes.Load()))
 	}
 	c.attempts.Collect(ch)
 	c.duration.Collect(ch)

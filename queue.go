@@ -1,8 +1,8 @@
 package events
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -59,6 +59,14 @@ type queue struct {
 	stopped      bool      // hands out no more events
 	quit         chan struct{}
 	flushWaiters []flushWaiter
+
+	// For the journal, see persistence. journaled is nil without one, and set before
+	// the first event.
+	journaled    func()
+	unsavedFirst *item    // the first of pending that is not in the journal
+	done         []uint64 // of those in the journal, what is settled
+	saveTimer    *time.Timer
+	saveArmed    bool // the timer is set, or what it starts is running
 }
 
 // item is an event in the queue. lane is nil once it is settled.
@@ -70,13 +78,18 @@ type item struct {
 	behind *item // the next in the lane
 	seq    uint64
 	key    eventKey
+	saved  bool // in the journal
 }
 
 // eventKey names an event towards the endpoint, the same on every attempt and
 // in every process: the recorder that recorded it, and its number there.
 type eventKey struct{ source, number uint64 }
 
-func (k eventKey) String() string { return fmt.Sprintf("%016x-%d", k.source, k.number) }
+func (k eventKey) String() string {
+	b := make([]byte, 0, 40)
+	b = strconv.AppendUint(b, k.source, 16)
+	return string(strconv.AppendUint(append(b, '-'), k.number, 10))
+}
 
 // flushWaiter waits until every event up to a sequence number is settled.
 type flushWaiter struct {
@@ -115,7 +128,8 @@ func (q *queue) push(it *item) (lost loss, startWorker bool) {
 	if l == nil {
 		l = q.addLaneLocked(key)
 	}
-	it.key = eventKey{q.source, q.seq + 1}
+	q.seq++
+	it.seq, it.key = q.seq, eventKey{q.source, q.seq}
 	q.appendLocked(l, it)
 	return lost, q.startLocked(time.Now())
 }
@@ -145,10 +159,14 @@ func (q *queue) take() (it *item, startWorker bool) {
 	return l.head, q.startLocked(now)
 }
 
-// judge takes in how the attempt of a taken event ended.
+// judge takes in how the attempt of a taken event ended, unless a shutdown has given
+// it up meanwhile: no outage begins then that nothing would end.
 func (q *queue) judge(it *item, a ended) verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if it.lane == nil {
+		return verdict{}
+	}
 	v := q.endpoint.judge(&it.history, a)
 	if v.changed {
 		q.readyLocked()
@@ -219,12 +237,12 @@ func (q *queue) flushed() (done <-chan struct{}, forget func()) {
 }
 
 // drain takes no more events, and ends all waits.
-func (q *queue) drain() (startWorker bool) {
+func (q *queue) drain() (startWorker, down bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.draining = true
 	q.readyLocked()
-	return q.startLocked(time.Now())
+	return q.startLocked(time.Now()), q.endpoint.down
 }
 
 // stop makes the queue hand out no more events. It returns a channel that is
@@ -234,6 +252,9 @@ func (q *queue) stop() <-chan struct{} {
 	defer q.mu.Unlock()
 	q.stopped = true
 	q.armLocked(time.Now())
+	if q.saveTimer != nil {
+		q.saveTimer.Stop()
+	}
 	q.quit = make(chan struct{})
 	if q.workers == 0 {
 		close(q.quit)
@@ -256,6 +277,7 @@ func (q *queue) abandon(o outcome) (lost loss, over bool) {
 		it.lane = nil
 	}
 	q.lanes, q.in, q.waiting, q.bytes = nil, [places]list[lane, *lane]{}, nil, 0
+	q.unsavedFirst, q.done = nil, nil
 	q.tellWaitersLocked()
 	return lost, q.endpoint.forget()
 }
@@ -349,8 +371,7 @@ func (q *queue) armLocked(now time.Time) {
 
 // appendLocked puts an event at the end of a lane.
 func (q *queue) appendLocked(l *lane, it *item) {
-	q.seq++
-	it.seq, it.lane = q.seq, l
+	it.lane = l
 	if l.head == nil {
 		l.head = it
 	} else {
@@ -358,6 +379,7 @@ func (q *queue) appendLocked(l *lane, it *item) {
 	}
 	l.tail = it
 	q.pending.pushBack(it)
+	q.addedLocked(it)
 	q.resizeLocked(1, it.bytes)
 	q.reclassLocked(l)
 }
@@ -366,10 +388,12 @@ func (q *queue) appendLocked(l *lane, it *item) {
 // has been through stays: the endpoint cannot tell them apart.
 func (q *queue) foldLocked(into, it *item) {
 	q.seq++
+	q.leavesLocked(into)
 	q.pending.remove(into)
 	q.resizeLocked(0, it.bytes-into.bytes)
 	into.notification, into.seq, into.key = it.notification, q.seq, eventKey{q.source, q.seq}
 	q.pending.pushBack(into)
+	q.addedLocked(into)
 	q.counts.settle(coalesced)
 	q.tellWaitersLocked()
 }
@@ -391,6 +415,7 @@ func (q *queue) dropLocked(it *item, o outcome) {
 		}
 	}
 	it.lane, it.behind = nil, nil
+	q.leavesLocked(it)
 	q.pending.remove(it)
 	q.resizeLocked(-1, -it.bytes)
 	q.counts.settle(o)

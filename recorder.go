@@ -87,6 +87,9 @@ func NewRecorder(mgr ctrl.Manager, log logr.Logger, webhook, reportingController
 	}
 	if r.shared.delivery != nil {
 		if err := mgr.Add(drainOnStop{r}); err != nil {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = r.Shutdown(over) // lets go of the journal
 			return nil, fmt.Errorf("events: NewRecorder: cannot add the drain to the manager: %w", err)
 		}
 	}
@@ -125,7 +128,7 @@ func NewRecorderForScheme(scheme *runtime.Scheme, eventRecorder record.EventReco
 	if endpoint == nil {
 		return r, nil
 	}
-	r.shared.delivery, err = newDelivery(o, endpoint, reportingController, r.log)
+	r.shared.delivery, err = newDelivery(o, webhook, endpoint, reportingController, r.log)
 	if err != nil {
 		return nil, err
 	}

@@ -223,7 +223,7 @@ func firstly(bad reply) behaviour {
 type stage struct {
 	t        *testing.T
 	start    time.Time
-	seed     uint64
+	seed     uint32
 	behave   behaviour
 	keyFirst bool          // any post of an event makes the next one a duplicate, as with a slow notification-controller
 	back     time.Duration // see scenario
@@ -296,7 +296,7 @@ func (s *stage) begin(n int) reply {
 	if s.keyFirst && f.posts > 1 {
 		return reply{status: http.StatusTooManyRequests, header: http.Header{"Retry-After": {"300"}}}
 	}
-	luck := rand.New(rand.NewPCG(s.seed, uint64(n)<<20|uint64(f.posts))).Float64()
+	luck := rand.New(rand.NewPCG(uint64(s.seed), uint64(n)<<20|uint64(f.posts))).Float64()
 	return s.behave(post{at: at, nth: s.posts, poisoned: f.poisoned, luck: luck})
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"math"
 	"net/http"
@@ -46,6 +47,7 @@ type bounds struct {
 var (
 	oneLine  = [2]int{1, 1}
 	mayBeOne = [2]int{0, 1}
+	few      = [2]int{0, 4} // ten seconds without a served attempt, by bad luck
 	anyLines = [2]int{0, math.MaxInt32}
 )
 
@@ -61,19 +63,20 @@ func scenarios() []scenario {
 		return load{objects: 10, every: 10 * interval, to: to}
 	}
 	bad := load{name: "bad", objects: 1, every: never, from: 10 * s, to: 11 * s, poisoned: true}
-	half := 500 * time.Millisecond
 
 	all := []scenario{
 		{name: "healthy", endpoint: healthy, want: bounds{max: 25 * time.Millisecond, posts: 2000}},
 
-		// Some of the attempts fail.
-		{name: "1 of 2 backends refuses", endpoint: sometimes(.5, refuses), want: bounds{median: 5 * s}},
-		{name: "1 of 2 backends answers 500", endpoint: sometimes(.5, answers(500)), want: bounds{median: 5 * s}},
-		{name: "1 of 2 backends hangs", endpoint: sometimes(.5, hangs), want: bounds{lost: 2, median: 30 * s}},
-		{name: "2 of 3 backends refuse", endpoint: sometimes(2./3, refuses), want: bounds{}},
-		{name: "80 % of the answers are 503", endpoint: sometimes(.8, answers(503)), want: bounds{lost: 2, lines: anyLines}},
+		// Some of the attempts fail, by luck, so 0 lost is only likely. In 60 runs
+		// with other seeds, 0 to 2 of the 120,000 events of a row were lost, 9 with
+		// 80 % of 503, and 10 with the hangs of "up 3 s, down 3 s".
+		{name: "1 of 2 backends refuses", endpoint: sometimes(.5, refuses), want: bounds{lost: 1, median: 5 * s, max: 2 * m, lines: few}},
+		{name: "1 of 2 backends answers 500", endpoint: sometimes(.5, answers(500)), want: bounds{lost: 1, median: 5 * s, max: 2 * m, lines: few}},
+		{name: "1 of 2 backends hangs", endpoint: sometimes(.5, hangs), want: bounds{lost: 1, median: 30 * s, max: 10 * m, lines: few}},
+		{name: "2 of 3 backends refuse", endpoint: sometimes(2./3, refuses), want: bounds{lost: 1, median: 10 * s, max: 5 * m, lines: anyLines}},
+		{name: "80 % of the answers are 503", endpoint: sometimes(.8, answers(503)), want: bounds{lost: 2, median: 30 * s, max: 10 * m, lines: anyLines}},
 		{name: "1 of 2 refuses, 100 events/s of 2,000 objects", load: []load{{objects: 2000, every: 20 * s, to: 3 * m}},
-			endpoint: sometimes(.5, refuses), want: bounds{median: 3 * s}},
+			endpoint: sometimes(.5, refuses), want: bounds{lost: 2, median: 3 * s, max: 2 * m, lines: few}},
 
 		// All of them fail, for a time.
 		{name: "500 for 2 min", endpoint: during(5*m, 7*m, answers(500)), back: 7 * m,
@@ -90,18 +93,18 @@ func scenarios() []scenario {
 			want: bounds{recovered: 15 * s, lines: oneLine, cause: "unknown authority"}},
 
 		// Up and down.
-		{name: "up 3 s, down 3 s: refused", endpoint: flaps(3*s, 3*s, refuses), want: bounds{max: m}},
-		{name: "up 3 s, down 3 s: hangs", endpoint: flaps(3*s, 3*s, hangs), want: bounds{lines: anyLines}},
-		{name: "up 10 s, down 10 s", endpoint: flaps(10*s, 10*s, refuses), want: bounds{lines: anyLines}},
-		{name: "up 60 s, down 60 s", endpoint: flaps(m, m, refuses), want: bounds{lines: anyLines}},
-		{name: "up 1 s, down 9 s", endpoint: flaps(s, 9*s, refuses), want: bounds{lines: anyLines}},
-		{name: "up 2 s, down 20 s", endpoint: flaps(2*s, 20*s, refuses), want: bounds{lines: anyLines}},
-		{name: "up 5 s, down 20 s", endpoint: flaps(5*s, 20*s, refuses), want: bounds{lines: anyLines}},
-		{name: "up 2 s, down 60 s", endpoint: flaps(2*s, m, refuses), want: bounds{lines: anyLines}},
-		{name: "every 2 min 3 s refused", endpoint: flaps(117*s, 3*s, refuses), want: bounds{max: 20 * s}},
-		{name: "every 2 min 8 s refused", endpoint: flaps(112*s, 8*s, refuses), want: bounds{max: 25 * s}},
-		{name: "every 2 min 8 s of 503", endpoint: flaps(112*s, 8*s, answers(503)), want: bounds{max: 25 * s}},
-		{name: "every 2 min 8 s hanging", endpoint: flaps(112*s, 8*s, hangs), want: bounds{max: 40 * s}},
+		{name: "up 3 s, down 3 s: refused", endpoint: flaps(3*s, 3*s, refuses), want: bounds{max: 10 * s, posts: 4000}},
+		{name: "up 3 s, down 3 s: hangs", endpoint: flaps(3*s, 3*s, hangs), want: bounds{lost: 2, max: 10 * m, posts: 4000}},
+		{name: "up 10 s, down 10 s", endpoint: flaps(10*s, 10*s, refuses), want: bounds{max: 20 * s, posts: 4000}},
+		{name: "up 60 s, down 60 s", endpoint: flaps(m, m, refuses), want: bounds{max: 70 * s, posts: 4000, lines: anyLines}},
+		{name: "up 1 s, down 9 s", endpoint: flaps(s, 9*s, refuses), want: bounds{max: 2 * m, posts: 4000, lines: anyLines}},
+		{name: "up 2 s, down 20 s", endpoint: flaps(2*s, 20*s, refuses), want: bounds{max: 50 * s, posts: 4000, lines: anyLines}},
+		{name: "up 5 s, down 20 s", endpoint: flaps(5*s, 20*s, refuses), want: bounds{max: 30 * s, posts: 4000, lines: anyLines}},
+		{name: "up 2 s, down 60 s", endpoint: flaps(2*s, m, refuses), want: bounds{max: 130 * s, posts: 4000, lines: anyLines}},
+		{name: "every 2 min 3 s refused", endpoint: flaps(117*s, 3*s, refuses), want: bounds{max: 10 * s}},
+		{name: "every 2 min 8 s refused", endpoint: flaps(112*s, 8*s, refuses), want: bounds{max: 15 * s}},
+		{name: "every 2 min 8 s of 503", endpoint: flaps(112*s, 8*s, answers(503)), want: bounds{max: 15 * s}},
+		{name: "every 2 min 8 s hanging", endpoint: flaps(112*s, 8*s, hangs), want: bounds{max: 25 * s}},
 
 		// Slow.
 		{name: "answers after 4.9 s", endpoint: slow(4900 * time.Millisecond), want: bounds{max: 5500 * time.Millisecond, posts: 2000}},
@@ -117,31 +120,31 @@ func scenarios() []scenario {
 			load: []load{bad, {name: "bad", objects: 1, every: 10 * s, from: 11 * s, to: 5 * m}},
 			want: bounds{held: 150 * s, max: 150 * s, lines: mayBeOne, outcomes: map[string]int{"delivered": 29, "exhausted": 1}}},
 		{name: "an event kills the endpoint, away for 10 s each time", endpoint: killed(10 * s), load: append([]load{bad}, typical...),
-			want: bounds{held: 15 * m, lines: anyLines, outcomes: map[string]int{"delivered": 2000, "exhausted": 1}}},
+			want: bounds{held: 10 * m, max: 5 * m, lines: few, outcomes: map[string]int{"delivered": 2000, "exhausted": 1}}},
 	}
 
 	// One event hangs in quiet company.
 	for _, quiet := range []struct {
-		interval, to, held time.Duration
-		lines              [2]int
-		end                string
+		interval, to, held, max time.Duration
+		lines                   [2]int
+		end                     string
 	}{
-		{2 * s, 20 * m, 5 * m, [2]int{}, "exhausted"},
-		{10 * s, 20 * m, 5 * m, [2]int{}, "exhausted"},
-		{m, 60 * m, 10 * m, [2]int{}, "exhausted"},
-		{5 * m, 90 * m, 50 * m, mayBeOne, "exhausted"},
-		{20 * m, 180 * m, time.Hour + 30*s, mayBeOne, "expired"},
+		{2 * s, 20 * m, 5 * m, s / 10, [2]int{}, "exhausted"},
+		{10 * s, 20 * m, 5 * m, s / 10, [2]int{}, "exhausted"},
+		{m, 60 * m, 10 * m, s / 10, [2]int{}, "exhausted"},
+		{5 * m, 90 * m, 50 * m, 3 * s, mayBeOne, "exhausted"},
+		{20 * m, 180 * m, time.Hour + 30*s, 3 * s, mayBeOne, "expired"},
 	} {
 		others := int(quiet.to / quiet.interval)
 		all = append(all, scenario{
 			name: "one event hangs, others every " + short(quiet.interval), endpoint: poisons(hangs), load: []load{bad, each(quiet.interval, quiet.to)},
-			want: bounds{held: quiet.held, max: half, lines: quiet.lines, outcomes: map[string]int{"delivered": others, quiet.end: 1}},
+			want: bounds{held: quiet.held, max: quiet.max, lines: quiet.lines, outcomes: map[string]int{"delivered": others, quiet.end: 1}},
 		})
 	}
-	for _, n := range []int{8, 20, 50} {
+	for _, n := range []int{8, 20, 50} { // ends with the load: with the poisoned alone, nobody is served
 		all = append(all, scenario{
 			name: fmt.Sprintf("%d of %s objects poisoned: hang", n, thousands(1000+n)), endpoint: poisons(hangs),
-			load: []load{{name: "sick", objects: n, every: m, to: 20 * m, poisoned: true}, {objects: 1000, every: m, to: 20 * m}},
+			load: []load{{name: "sick", objects: n, every: m, to: 10 * m, poisoned: true}, {objects: 1000, every: m, to: 10 * m}}, drain: s,
 			want: bounds{p99: 100 * time.Millisecond},
 		})
 	}
@@ -177,7 +180,7 @@ func scenarios() []scenario {
 	}
 
 	for seed := range uint64(8) {
-		all = append(all, scenario{name: fmt.Sprintf("random mixture %d", seed+1), endpoint: mixture(seed, 20*m), want: bounds{lost: 1, lines: anyLines}})
+		all = append(all, scenario{name: fmt.Sprintf("random mixture %d", seed+1), endpoint: mixture(seed, 20*m), want: bounds{max: 4 * m, lines: anyLines}})
 	}
 	return all
 }
@@ -194,7 +197,7 @@ func TestScenarios(t *testing.T) {
 	for i, sc := range all {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { rows[i] = sc.run(t, uint64(i)).row(sc) })
+			synctest.Test(t, func(t *testing.T) { rows[i] = sc.run(t).row(sc) })
 		})
 	}
 }
@@ -215,13 +218,13 @@ type result struct {
 
 // run lets a scenario happen, and checks its bounds and what always holds:
 // order, each event accepted once, and a sum that is right at every moment.
-func (sc scenario) run(t *testing.T, seed uint64) *result {
+func (sc scenario) run(t *testing.T) *result {
 	load := sc.load
 	if load == nil {
 		load = typical
 	}
 	fates, end := schedule(load)
-	st := &stage{t: t, start: time.Now(), seed: seed, behave: sc.endpoint, keyFirst: sc.keyFirst, back: sc.back, fates: fates, newest: map[string]int{}}
+	st := &stage{t: t, start: time.Now(), seed: crc32.ChecksumIEEE([]byte(sc.name)), behave: sc.endpoint, keyFirst: sc.keyFirst, back: sc.back, fates: fates, newest: map[string]int{}}
 	h := newHarness(t, "http://endpoint.test", append(sc.opts, on(st))...)
 	h.log.quiet = true
 

@@ -26,11 +26,11 @@ const (
 	connectTimeout = 5 * time.Second
 
 	// An HTTP/2 connection that is silent for pingAfter is pinged, and given up
-	// pingTimeout later. All posts to an endpoint share one connection, which is
-	// never idle while there are others to post, so nothing else would find out
-	// that it is dead. An endpoint may be busy for seconds, but not its HTTP/2
-	// stack.
-	pingAfter   = 3 * time.Second
+	// pingTimeout later, together 5 s. All posts to an endpoint share one
+	// connection, which is never idle while there are others to post, so nothing
+	// else would find out that it is dead. An endpoint may need longer than that
+	// for an answer, but not for a pong.
+	pingAfter   = 2 * time.Second
 	pingTimeout = 3 * time.Second
 
 	// maxDrainedBody is how much of an answer is read so that its connection

@@ -1,0 +1,329 @@
+package events
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/eventrecorder/events/internal/journal"
+)
+
+const (
+	// saveAge is how long an event may be pending before it is written to the
+	// journal, and saveEvery how often at most the journal is written. Together
+	// they stay below the 100 ms that are promised. What is delivered sooner never
+	// touches the disk.
+	saveAge   = 80 * time.Millisecond
+	saveEvery = 15 * time.Millisecond
+
+	// saveBatch is how many events are copied at a time, so that a recording call
+	// waits for microseconds.
+	saveBatch = 128
+
+	// journalPause is how long the journal is left alone after an error.
+	journalPause = time.Minute
+
+	// compactFrom is the size of the file from which on it is worth rewriting.
+	compactFrom = 64 << 10
+)
+
+// persistence keeps what is pending in a journal, so that the next process can
+// deliver it. It runs on the goroutine of a timer that is set only while there is
+// something to write, and never under the lock of the queue.
+type persistence struct {
+	d *delivery
+
+	mu      sync.Mutex // held over writes; only persistence takes it
+	journal *journal.Journal
+	paused  time.Time // the end of the pause after an error; zero: no error
+	size    int64     // of the file, as it is counted
+}
+
+// openPersistence opens the journal of a recorder and returns what an earlier
+// process left in it.
+func openPersistence(d *delivery, webhook string) (*persistence, []*item, error) {
+	fault := func(err error) error { return fmt.Errorf("events: WithJournal(%q): %w", d.journalDir, err) }
+	if err := os.MkdirAll(d.journalDir, 0o700); err != nil {
+		return nil, nil, fault(err)
+	}
+	j, found, err := journal.Open(filepath.Join(d.journalDir, journalName(d.controller, webhook)))
+	if err != nil {
+		return nil, nil, fault(err)
+	}
+	p := &persistence{d: d, journal: j}
+	var items []*item
+	damage := found.Damage
+	for _, e := range found.Entries {
+		it, err := decodeItem(e)
+		if err != nil {
+			damage = errors.Join(damage, err)
+			continue
+		}
+		items = append(items, it)
+	}
+	d.queue.journaled, d.queue.seq = p.save, found.LastID
+	if damage != nil {
+		d.counts.journalErrors.Add(1)
+		d.log.Error(damage, "Journal is damaged, events may be missing")
+	}
+	p.countSize()
+	return p, items, nil
+}
+
+// journalName is that of the file for a controller and an endpoint.
+func journalName(controller, webhook string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(controller + "\x00" + webhook)) // never fails
+	name := strings.Map(func(r rune) rune {
+		if r < 0x80 && isAlphanumeric(byte(r)) || r == '-' {
+			return r
+		}
+		return '_'
+	}, cutBytes(controller, 100))
+	return fmt.Sprintf("events-%s-%016x.journal", name, h.Sum64())
+}
+
+// save writes what has waited for saveAge, and what is done.
+func (p *persistence) save() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.journal != nil && p.mended() {
+		p.check(p.append(saveAge))
+	}
+	p.d.queue.saveAgain(p.paused)
+}
+
+// mended reports whether the journal can be written. After a pause it is made
+// anew from what is pending.
+func (p *persistence) mended() bool {
+	switch {
+	case p.paused.IsZero():
+		return true
+	case time.Now().Before(p.paused):
+		return false
+	}
+	p.paused = time.Time{}
+	return p.check(p.rewrite())
+}
+
+// append writes what has waited for at least the given time, and what is done.
+func (p *persistence) append(age time.Duration) error {
+	for {
+		batch, done := p.d.queue.unsaved(age)
+		if len(batch)+len(done) == 0 {
+			break
+		}
+		if err := p.journal.Append(p.entries(batch), done); err != nil {
+			return err
+		}
+	}
+	if p.journal.Size() > compactFrom && p.journal.Size() > 2*p.journal.LiveBytes() {
+		return p.rewrite()
+	}
+	return nil
+}
+
+func (p *persistence) rewrite() error { return p.journal.Rewrite(p.entries(p.d.queue.allSaved())) }
+
+// check notes an error, and reports whether there was none.
+func (p *persistence) check(err error) bool {
+	p.countSize()
+	if err == nil {
+		return true
+	}
+	p.d.counts.journalErrors.Add(1)
+	if p.paused.IsZero() {
+		p.d.log.Error(err, "Journal cannot be written, events are kept in memory only", "again", journalPause.String())
+	}
+	p.paused = time.Now().Add(journalPause)
+	return false
+}
+
+func (p *persistence) countSize() {
+	size := p.journal.Size()
+	p.d.counts.journalBytes.Add(size - p.size)
+	p.size = size
+}
+
+// close writes all that is pending and closes the journal. It reports whether
+// what is pending is saved.
+func (p *persistence) close() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var err error
+	if p.paused.IsZero() {
+		err = p.append(0)
+	} else {
+		err = p.rewrite()
+	}
+	saved := p.check(errors.Join(err, p.journal.Close()))
+	p.d.counts.journalBytes.Add(-p.size)
+	p.journal = nil
+	return saved
+}
+
+func (p *persistence) entries(items []savedItem) []journal.Entry {
+	entries := make([]journal.Entry, 0, len(items))
+	for i := range items {
+		entries = append(entries, items[i].encode(p.d.controller, p.d.instance))
+	}
+	return entries
+}
+
+// savedItem is a copy of what the journal needs of an item.
+type savedItem struct {
+	notification
+	seq uint64
+	key eventKey
+}
+
+// encode makes an entry of the journal: the key, the time, and the payload.
+func (s *savedItem) encode(controller, instance string) journal.Entry {
+	b := make([]byte, 0, 24+s.bytes)
+	b = binary.LittleEndian.AppendUint64(b, s.key.source)
+	b = binary.LittleEndian.AppendUint64(b, s.key.number)
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.recorded.UnixNano()))
+	return journal.Entry{ID: s.seq, Data: s.appendJSON(b, controller, instance)}
+}
+
+// decodeItem is the opposite. Nobody knows whether an attempt of the event got
+// an answer.
+func decodeItem(e journal.Entry) (*item, error) {
+	if len(e.Data) < 24 {
+		return nil, fmt.Errorf("entry %d has only %d bytes", e.ID, len(e.Data))
+	}
+	var event Event
+	if err := json.Unmarshal(e.Data[24:], &event); err != nil {
+		return nil, fmt.Errorf("entry %d: %w", e.ID, err)
+	}
+	c := call{regarding: &event.InvolvedObject, related: event.RelatedObject, annotations: event.Metadata,
+		reason: event.Reason, action: event.Action, message: event.Message}
+	if event.Severity == severityError {
+		c.eventtype = corev1.EventTypeWarning
+	}
+	it := newItem(time.Unix(0, int64(binary.LittleEndian.Uint64(e.Data[16:]))), c)
+	it.seq = e.ID
+	it.key = eventKey{binary.LittleEndian.Uint64(e.Data), binary.LittleEndian.Uint64(e.Data[8:])}
+	it.saved, it.unanswered = true, true
+	return it, nil
+}
+
+// What follows is the part of the queue that knows of the journal. unsavedFirst
+// is the pending event that is not in the journal and was recorded first; all
+// behind it are not there either, since events come to the end of pending only.
+
+// restore puts events back that an earlier process left.
+func (q *queue) restore(items []*item) (lost loss, startWorker bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, it := range items {
+		q.counts.recorded.Add(1)
+		q.counts.recovered.Add(1)
+		key := it.laneKey()
+		dropped, fits := q.makeRoomLocked(q.lanes[key], it)
+		if dropped.events > 0 {
+			dropped.events += lost.events
+			lost = dropped
+		}
+		if !fits {
+			q.done = append(q.done, it.seq)
+			continue
+		}
+		l := q.lanes[key]
+		if l == nil {
+			l = q.addLaneLocked(key)
+		}
+		q.appendLocked(l, it)
+	}
+	return lost, q.startLocked(time.Now())
+}
+
+// addedLocked notes an event that came to the end of pending.
+func (q *queue) addedLocked(it *item) {
+	if q.journaled == nil || it.saved {
+		return
+	}
+	if q.unsavedFirst == nil {
+		q.unsavedFirst = it
+	}
+	q.armSaveLocked(saveAge)
+}
+
+// leavesLocked notes an event that is about to leave its place in pending.
+func (q *queue) leavesLocked(it *item) {
+	if it == q.unsavedFirst {
+		q.unsavedFirst = it.next
+	}
+	if it.saved {
+		it.saved = false
+		q.done = append(q.done, it.seq)
+		q.armSaveLocked(saveAge)
+	}
+}
+
+func (q *queue) armSaveLocked(wait time.Duration) {
+	switch {
+	case q.saveArmed || q.stopped:
+		return
+	case q.saveTimer == nil:
+		q.saveTimer = time.AfterFunc(wait, q.journaled)
+	default:
+		q.saveTimer.Reset(wait)
+	}
+	q.saveArmed = true
+}
+
+// saveAgain is called when a save is over, and sets the timer for the next. paused
+// is when a pause after an error ends, or zero.
+func (q *queue) saveAgain(paused time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.saveArmed = false
+	switch {
+	case !paused.IsZero():
+		q.armSaveLocked(time.Until(paused))
+	case len(q.done) > 0:
+		q.armSaveLocked(saveAge)
+	case q.unsavedFirst != nil:
+		q.armSaveLocked(max(saveEvery, saveAge-time.Since(q.unsavedFirst.recorded)))
+	}
+}
+
+// unsaved returns a batch of events that have waited for at least the given time
+// and are not in the journal, and those that are there and done. They count as
+// written from now on: after an error, all is written anew.
+func (q *queue) unsaved(age time.Duration) (batch []savedItem, done []uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	for len(batch) < saveBatch && q.unsavedFirst != nil && now.Sub(q.unsavedFirst.recorded) >= age {
+		it := q.unsavedFirst
+		it.saved = true
+		batch = append(batch, savedItem{it.notification, it.seq, it.key})
+		q.unsavedFirst = it.next
+	}
+	done, q.done = q.done, nil
+	return batch, done
+}
+
+// allSaved returns all pending events, which count as written from now on.
+func (q *queue) allSaved() []savedItem {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := make([]savedItem, 0, q.size)
+	for it := q.pending.front; it != nil; it = it.next {
+		it.saved = true
+		all = append(all, savedItem{it.notification, it.seq, it.key})
+	}
+	q.unsavedFirst, q.done = nil, nil
+	return all
+}
