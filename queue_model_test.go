@@ -478,7 +478,8 @@ func TestQueueBehavesAsItsModel(t *testing.T) {
 						step = "flush"
 						w.flush()
 					case i > steps*4/5:
-						w.started(w.q.drain())
+						start, _ := w.q.drain()
+						w.started(start)
 					}
 					w.check(fmt.Sprintf("step %d, %s", i, step))
 				}
