@@ -56,6 +56,9 @@ func wantWaits(t *testing.T, at []time.Duration, most ...time.Duration) {
 	}
 }
 
+// maxStrikes is the default of WithRetryMax.
+const maxStrikes = 9
+
 // The whole schedule: what the endpoint answers, what becomes of the event, and
 // how long at most the recorder waits between its attempts.
 func TestRetrySchedule(t *testing.T) {
@@ -64,8 +67,8 @@ func TestRetrySchedule(t *testing.T) {
 	after := func(code int, value string) eventstest.Behavior {
 		return eventstest.Respond(code, http.Header{"Retry-After": {value}}, "")
 	}
-	// A lone event counts half a strike for each 5xx but the first, up to seven.
-	lone := slices.Concat([]time.Duration{s, 2 * s, 4 * s, 8 * s}, slices.Repeat([]time.Duration{10 * s}, 10))
+	// Of a lone event each 5xx but the first is half a strike.
+	lone := slices.Concat([]time.Duration{s, 2 * s, 4 * s, 8 * s}, slices.Repeat([]time.Duration{10 * s}, 2*maxStrikes-4))
 	wait := func(least, most time.Duration) []events.Option {
 		return []events.Option{events.WithRetryWait(least, most)}
 	}
@@ -311,7 +314,7 @@ func TestExhaustedIsLoggedWithStatusAttemptsAndBody(t *testing.T) {
 		h.say("a", "hello")
 		h.settled()
 		lines := h.log.errors()
-		if len(lines) != 1 || lines[0].Keys["outcome"] != "exhausted" || lines[0].Keys["status"] != 500 || lines[0].Keys["attempts"] != 15 {
+		if len(lines) != 1 || lines[0].Keys["outcome"] != "exhausted" || lines[0].Keys["status"] != 500 || lines[0].Keys["attempts"] != 2*maxStrikes+1 {
 			t.Fatalf("error lines %v", lines)
 		}
 		if body := lines[0].Keys["body"].(string); !strings.HasPrefix(body, "out of order xxx") || len(body) > 256 {
@@ -511,7 +514,7 @@ func TestAPoisonEventIsGivenUpWhileOthersPass(t *testing.T) {
 				if len(h.log.with(msgOutage)) != 0 {
 					t.Errorf("an outage was reported though other events passed: %v", h.log.errors())
 				}
-				if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["attempts"] != 8 {
+				if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["attempts"] != maxStrikes+1 {
 					t.Errorf("log: %v", lines)
 				}
 				h.shutdownNow()
@@ -601,7 +604,7 @@ func TestAPoisonEventIsGivenUpByASingleWorkerToo(t *testing.T) {
 		}
 		h.settled()
 		h.wantOutcomes(map[string]int{"delivered": 300, "exhausted": 1})
-		if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["attempts"] != 8 {
+		if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["attempts"] != maxStrikes+1 {
 			t.Errorf("log: %v", lines)
 		}
 		h.shutdownNow()

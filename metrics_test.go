@@ -48,8 +48,9 @@ func TestEveryMetricIsThereFromTheStart(t *testing.T) {
 		}
 		want := []string{
 			"event_recorder_attempt_duration_seconds", "event_recorder_endpoint_up", "event_recorder_events_total",
+			"event_recorder_journal_bytes", "event_recorder_journal_errors_total",
 			"event_recorder_oldest_pending_age_seconds",
-			"event_recorder_pending_bytes", "event_recorder_pending_events", "event_recorder_recorded_total",
+			"event_recorder_pending_bytes", "event_recorder_pending_events", "event_recorder_recorded_total", "event_recorder_recovered_total",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("metrics %v, want %v", got, want)
