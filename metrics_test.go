@@ -3,6 +3,7 @@ package events_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,4 +200,38 @@ func TestTheSumHoldsAtEveryScrape(t *testing.T) {
 		synctest.Wait()
 		h.shutdownNow()
 	})
+}
+
+// What is recorded after the end is counted twice at once, or not at all: recorded
+// and shutdown belong together.
+func TestTheSumHoldsWhileEventsAreRecordedAfterTheEnd(t *testing.T) {
+	h := newHarness(t, "http://127.0.0.1:1/")
+	h.log.quiet = true
+	if err := h.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var recording sync.WaitGroup
+	stop := make(chan struct{})
+	for g := range 4 {
+		recording.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					h.say(fmt.Sprint("object", g), fmt.Sprint("event ", i))
+				}
+			}
+		})
+	}
+	for range 300 {
+		if h.outcomes(); t.Failed() { // checks the sum
+			break
+		}
+	}
+	close(stop)
+	recording.Wait()
+	if got := h.outcomes(); got["shutdown"] == 0 || got["pending"] != 0 {
+		t.Errorf("outcomes %v", got)
+	}
 }
