@@ -50,7 +50,7 @@ type delivery struct {
 	lost      error         // the shutdown's result, once finished
 }
 
-func newDelivery(o *options, webhook string, endpoint *url.URL, controller string, log logr.Logger) (*delivery, error) {
+func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logger) (*delivery, error) {
 	metrics, err := registerCollector(o.registerer)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func newDelivery(o *options, webhook string, endpoint *url.URL, controller strin
 		return d, nil
 	}
 	var left []*item
-	if d.journal, left, err = openPersistence(d, webhook); err != nil {
+	if d.journal, left, err = openPersistence(d); err != nil {
 		return nil, err
 	}
 	if len(left) > 0 {
@@ -147,7 +147,7 @@ func (d *delivery) conclude(it *item, r result) {
 	}
 	v := d.queue.judge(it, r.ended)
 	d.logOutage(v, r)
-	if v.down {
+	if v.changed {
 		d.nothingToLose()
 	}
 	switch {
@@ -170,7 +170,7 @@ func (d *delivery) conclude(it *item, r result) {
 // nothingToLose ends a drain whose endpoint is down, if what is pending is in a
 // journal: waiting would only keep the lease.
 func (d *delivery) nothingToLose() {
-	if d.journal != nil && d.draining.Load() {
+	if d.journal != nil && d.draining.Load() && d.queue.down() {
 		d.endDrain.Do(func() { close(d.pointless) })
 	}
 }
@@ -267,13 +267,10 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	})
 	// Every caller, not only the first: its own context may end before the first
 	// has come this far.
-	start, down := d.queue.drain()
-	if start {
+	if d.queue.drain() {
 		d.startWorker()
 	}
-	if down {
-		d.nothingToLose()
-	}
+	d.nothingToLose()
 	cause := d.awaitFlushed(ctx, d.pointless)
 	if !d.finishing.CompareAndSwap(false, true) {
 		<-d.finished

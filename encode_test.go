@@ -54,10 +54,14 @@ func checkEncoding(t *testing.T, n *notification, controller, instance string) {
 // can carry.
 func readable(n *notification, e Event) Event {
 	repair := func(s *string) { *s = string([]rune(*s)) }
-	eachReferenceString(&e.InvolvedObject, repair)
+	for _, s := range referenceStrings(nil, &e.InvolvedObject) {
+		repair(s)
+	}
 	if e.RelatedObject != nil {
 		related := *e.RelatedObject
-		eachReferenceString(&related, repair)
+		for _, s := range referenceStrings(nil, &related) {
+			repair(s)
+		}
 		e.RelatedObject = &related
 	}
 	for _, s := range []*string{&e.Message, &e.Reason, &e.Action, &e.ReportingController, &e.ReportingInstance} {

@@ -89,7 +89,6 @@ type ended struct {
 type verdict struct {
 	giveUp  bool // the event is at fault, and has failed too often
 	changed bool // the endpoint went down or came back: every wait is over
-	down    bool // the endpoint is down
 	outage  bool // an outage must be announced
 	over    bool // an announced outage is over
 	began   time.Time
@@ -114,7 +113,7 @@ func (e *endpoint) judge(h *history, a ended) verdict {
 	if e.down && !e.announced && a.at.Sub(e.rowBegan) >= outageAfter {
 		e.announced, v.outage = true, true
 	}
-	v.down, v.began = e.down, e.rowBegan
+	v.began = e.rowBegan
 	return v
 }
 

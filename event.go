@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 	"unsafe"
@@ -92,7 +93,24 @@ type call struct {
 	regarding, related                 *corev1.ObjectReference // related may be nil
 	annotations                        map[string]string
 	eventtype, reason, action, message string
+
+	// While format is true, message is that of fmt.Sprintf(message, args...).
+	format bool
+	args   []any
 }
+
+// say formats the message.
+func (c *call) say() {
+	if c.format {
+		c.message, c.format, c.args = fmt.Sprintf(c.message, c.args...), false, nil
+	}
+}
+
+// scratch holds buffers in which the strings of an event are put together.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxScratch is the largest buffer that is kept.
+const maxScratch = 64 << 10
 
 // notification is an event as it waits in the queue: what the caller gave, in
 // memory that nobody else holds. All its strings are cut from one allocation,
@@ -107,71 +125,88 @@ type notification struct {
 	message  string
 	metadata []annotation // sorted by key
 	recorded time.Time
-	bytes    int // of memory, about
+	bytes    int           // of memory, about
+	few      [2]annotation // where metadata is, if it fits
 }
 
-// newItem copies an event that was recorded.
-func newItem(recorded time.Time, c call) *item {
+// newItem copies an event that was recorded, and formats its message on the way.
+func newItem(recorded time.Time, c *call) *item {
 	it := &item{notification: notification{
 		involved: *c.regarding,
 		warning:  c.eventtype == corev1.EventTypeWarning,
 		reason:   c.reason,
 		action:   c.action,
-		message:  truncateRunes(c.message, maxMessageRunes),
 		recorded: recorded,
 	}}
+	it.bytes = int(unsafe.Sizeof(*it))
 	if c.related != nil {
 		related := *c.related
 		it.related = &related
+		it.bytes += int(unsafe.Sizeof(related))
 	}
-	if len(c.annotations) > 0 {
+	it.metadata = it.few[:0]
+	if len(c.annotations) > len(it.few) {
 		it.metadata = make([]annotation, 0, len(c.annotations))
-		for k, v := range c.annotations {
-			it.metadata = append(it.metadata, annotation{k, v})
-		}
-		slices.SortFunc(it.metadata, func(a, b annotation) int { return strings.Compare(a.key, b.key) })
+		it.bytes += cap(it.metadata) * int(unsafe.Sizeof(annotation{}))
 	}
+	for k, v := range c.annotations {
+		it.metadata = append(it.metadata, annotation{k, v})
+	}
+	slices.SortFunc(it.metadata, func(a, b annotation) int { return strings.Compare(a.key, b.key) })
 
-	size := 0
-	it.eachString(func(s *string) { size += len(*s) })
-	var text strings.Builder
-	text.Grow(size)
-	it.eachString(func(s *string) {
-		from := text.Len()
-		text.WriteString(*s)
-		*s = text.String()[from:]
-	})
-	// The allocator's size classes are an eighth apart: half of that is lost.
-	it.bytes = int(unsafe.Sizeof(*it)) + size + size/16 + len(it.metadata)*int(unsafe.Sizeof(annotation{}))
-	if it.related != nil {
-		it.bytes += int(unsafe.Sizeof(*it.related))
+	buffer := scratch.Get().(*[]byte)
+	b := (*buffer)[:0]
+	if c.format {
+		b = fmt.Appendf(b, c.message, c.args...)
+		c.format, c.args = false, nil
+	} else {
+		b = append(b, c.message...)
 	}
+	// The message comes first, so its end is known before its place is.
+	length := len(b)
+	if length > maxMessageRunes {
+		c.message = string(b)
+		b = append(b[:0], truncateRunes(c.message, maxMessageRunes)...)
+	}
+	end := len(b)
+	all := it.strings(make([]*string, 0, 24))
+	for _, s := range all {
+		b = append(b, *s...)
+	}
+	text := string(b)
+	if *buffer = b; cap(b) > maxScratch {
+		*buffer = nil
+	}
+	scratch.Put(buffer)
+
+	it.message = text[:end]
+	if length <= maxMessageRunes {
+		c.message = it.message
+	}
+	rest := text[end:]
+	for _, s := range all {
+		*s, rest = rest[:len(*s)], rest[len(*s):]
+	}
+	// The allocator's size classes are an eighth apart: half of that is lost.
+	it.bytes += len(text) + len(text)/16
 	return it
 }
 
-// eachString visits every string of the notification.
-func (n *notification) eachString(visit func(*string)) {
-	eachReferenceString(&n.involved, visit)
+// strings appends all strings of the notification but the message.
+func (n *notification) strings(to []*string) []*string {
+	to = referenceStrings(to, &n.involved)
 	if n.related != nil {
-		eachReferenceString(n.related, visit)
+		to = referenceStrings(to, n.related)
 	}
-	visit(&n.reason)
-	visit(&n.action)
-	visit(&n.message)
+	to = append(to, &n.reason, &n.action)
 	for i := range n.metadata {
-		visit(&n.metadata[i].key)
-		visit(&n.metadata[i].value)
+		to = append(to, &n.metadata[i].key, &n.metadata[i].value)
 	}
+	return to
 }
 
-func eachReferenceString(ref *corev1.ObjectReference, visit func(*string)) {
-	visit(&ref.Kind)
-	visit(&ref.Namespace)
-	visit(&ref.Name)
-	visit((*string)(&ref.UID))
-	visit(&ref.APIVersion)
-	visit(&ref.ResourceVersion)
-	visit(&ref.FieldPath)
+func referenceStrings(to []*string, ref *corev1.ObjectReference) []*string {
+	return append(to, &ref.Kind, &ref.Namespace, &ref.Name, (*string)(&ref.UID), &ref.APIVersion, &ref.ResourceVersion, &ref.FieldPath)
 }
 
 // laneKey is the key of the lane that keeps the events of one object in order.

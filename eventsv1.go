@@ -70,7 +70,7 @@ func (v *EventsV1Recorder) AnnotatedEventf(regarding, related runtime.Object, an
 		return
 	}
 	v.r.record(regarding, related, call{annotations: annotations, eventtype: eventtype, reason: reason, action: action,
-		message: fmt.Sprintf(note, args...)})
+		message: note, format: true, args: args})
 }
 
 // WithLogger returns the same view with another logger for what concerns

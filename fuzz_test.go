@@ -27,7 +27,7 @@ func FuzzPayload(f *testing.F) {
 		}
 		annotations := mergeAnnotations(map[string]string{key: value}, map[string]string{objectKey: objectValue})
 		recorded := time.Now()
-		it := newItem(recorded, call{regarding: ref, related: relatedRef, annotations: annotations,
+		it := newItem(recorded, &call{regarding: ref, related: relatedRef, annotations: annotations,
 			eventtype: eventtype, reason: reason, action: action, message: message})
 		if it.bytes < len(message)/4 {
 			t.Errorf("%d bytes charged for a message of %d", it.bytes, len(message))

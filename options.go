@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	kubeevents "k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
@@ -51,6 +52,8 @@ type options struct {
 	journalDir    string
 	journalSet    bool
 	registerer    prometheus.Registerer
+	coreV1        record.EventRecorder
+	coreV1Set     bool
 	eventsV1      kubeevents.EventRecorder
 	eventsV1Set   bool
 }
@@ -175,6 +178,14 @@ func WithMetricsRegisterer(registerer prometheus.Registerer) Option {
 	return func(o *options) { o.registerer = registerer }
 }
 
+// WithCoreV1Recorder writes the Kubernetes events with a core/v1 recorder of your
+// own, for example one with another correlator. Default: the manager's, or the one
+// given to NewRecorderForScheme. nil is an error, and so is WithEventsV1Recorder
+// together with it.
+func WithCoreV1Recorder(recorder record.EventRecorder) Option {
+	return func(o *options) { o.coreV1, o.coreV1Set = recorder, true }
+}
+
 // WithEventsV1Recorder writes the Kubernetes events through the events.k8s.io
 // API, with the recorder that a manager's GetEventRecorder returns, instead of
 // the wrapped core/v1 recorder. Default: the wrapped recorder. What
@@ -197,13 +208,14 @@ func newOptions(opts []Option) (*options, error) {
 		drainTimeout:  defaultDrainTimeout,
 		registerer:    metrics.Registry,
 	}
-	for _, option := range opts {
-		if option != nil {
-			option(o)
-		}
-	}
-
 	var errs []error
+	for i, option := range opts {
+		if option == nil {
+			errs = append(errs, fmt.Errorf("events: option %d: must not be nil", i+1))
+			continue
+		}
+		option(o)
+	}
 	check := func(ok bool, rule, format string, args ...any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("events: %s: %s", fmt.Sprintf(format, args...), rule))
@@ -221,6 +233,8 @@ func newOptions(opts []Option) (*options, error) {
 	check(o.drainTimeout >= minDuration, "must be at least 1ms", "WithDrainTimeout(%v)", o.drainTimeout)
 	check(!o.journalSet || o.journalDir != "", "must not be empty", "WithJournal(%q)", o.journalDir)
 	check(!isNil(o.registerer), "must not be nil", "WithMetricsRegisterer(nil)")
+	check(!o.coreV1Set || !isNil(o.coreV1), "must not be nil", "WithCoreV1Recorder(nil)")
+	check(!o.coreV1Set || !o.eventsV1Set, "must not be given together", "WithCoreV1Recorder and WithEventsV1Recorder")
 	check(!o.eventsV1Set || !isNil(o.eventsV1), "must not be nil", "WithEventsV1Recorder(nil)")
 
 	if !o.timeoutSet {

@@ -50,12 +50,12 @@ type persistence struct {
 
 // openPersistence opens the journal of a recorder and returns what an earlier
 // process left in it.
-func openPersistence(d *delivery, webhook string) (*persistence, []*item, error) {
+func openPersistence(d *delivery) (*persistence, []*item, error) {
 	fault := func(err error) error { return fmt.Errorf("events: WithJournal(%q): %w", d.journalDir, err) }
 	if err := os.MkdirAll(d.journalDir, 0o700); err != nil {
 		return nil, nil, fault(err)
 	}
-	j, found, err := journal.Open(filepath.Join(d.journalDir, journalName(d.controller, webhook)))
+	j, found, err := journal.Open(filepath.Join(d.journalDir, journalName(d.controller, d.endpoint.String())))
 	if err != nil {
 		return nil, nil, fault(err)
 	}
@@ -80,9 +80,9 @@ func openPersistence(d *delivery, webhook string) (*persistence, []*item, error)
 }
 
 // journalName is that of the file for a controller and an endpoint.
-func journalName(controller, webhook string) string {
+func journalName(controller, endpoint string) string {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(controller + "\x00" + webhook)) // never fails
+	_, _ = h.Write([]byte(controller + "\x00" + endpoint)) // never fails
 	name := strings.Map(func(r rune) rune {
 		if r < 0x80 && isAlphanumeric(byte(r)) || r == '-' {
 			return r
@@ -210,7 +210,7 @@ func decodeItem(e journal.Entry) (*item, error) {
 	if event.Severity == severityError {
 		c.eventtype = corev1.EventTypeWarning
 	}
-	it := newItem(time.Unix(0, int64(binary.LittleEndian.Uint64(e.Data[16:]))), c)
+	it := newItem(time.Unix(0, int64(binary.LittleEndian.Uint64(e.Data[16:]))), &c)
 	it.seq = e.ID
 	it.key = eventKey{binary.LittleEndian.Uint64(e.Data), binary.LittleEndian.Uint64(e.Data[8:])}
 	it.saved, it.unanswered = true, true

@@ -237,12 +237,19 @@ func (q *queue) flushed() (done <-chan struct{}, forget func()) {
 }
 
 // drain takes no more events, and ends all waits.
-func (q *queue) drain() (startWorker, down bool) {
+func (q *queue) drain() (startWorker bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.draining = true
 	q.readyLocked()
-	return q.startLocked(time.Now()), q.endpoint.down
+	return q.startLocked(time.Now())
+}
+
+// down reports whether the endpoint is down.
+func (q *queue) down() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.endpoint.down
 }
 
 // stop makes the queue hand out no more events. It returns a channel that is
@@ -392,6 +399,9 @@ func (q *queue) foldLocked(into, it *item) {
 	q.pending.remove(into)
 	q.resizeLocked(0, it.bytes-into.bytes)
 	into.notification, into.seq, into.key = it.notification, q.seq, eventKey{q.source, q.seq}
+	if n := len(into.metadata); n <= len(into.few) {
+		into.metadata = into.few[:n] // its own, or it would hold the other item
+	}
 	q.pending.pushBack(into)
 	q.addedLocked(into)
 	q.counts.settle(coalesced)

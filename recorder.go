@@ -60,12 +60,13 @@ type shared struct {
 }
 
 // NewRecorder returns a recorder that wraps the manager's core/v1 event recorder
-// (mgr.GetEventRecorderFor) or, with [WithEventsV1Recorder], another, and that is
+// (mgr.GetEventRecorderFor) or, with [WithCoreV1Recorder] or
+// [WithEventsV1Recorder], another, and that is
 // shut down by the manager after the reconcilers have stopped: what they
 // recorded is delivered before mgr.Start returns, within the drain timeout (see
 // [WithDrainTimeout]).
 //
-// webhook is the URL of the notification endpoint; empty means Kubernetes events
+// endpoint is the URL of the notification endpoint; empty means Kubernetes events
 // only. reportingController is the name of the controller, in both kinds of
 // events and as the label of the metrics.
 //
@@ -75,13 +76,13 @@ type shared struct {
 //
 // The manager keeps the recorder, and a goroutine that waits for it to stop, so
 // make one for each controller, not for each event.
-func NewRecorder(mgr ctrl.Manager, log logr.Logger, webhook, reportingController string, opts ...Option) (*EventRecorder, error) {
+func NewRecorder(mgr ctrl.Manager, log logr.Logger, endpoint, reportingController string, opts ...Option) (*EventRecorder, error) {
 	if isNil(mgr) {
 		return nil, errors.New("events: NewRecorder: the manager must not be nil")
 	}
 	//lint:ignore SA1019 Deprecated, but core/v1 is the API that takes every message as it is.
 	wrapped := mgr.GetEventRecorderFor(reportingController)
-	r, err := NewRecorderForScheme(mgr.GetScheme(), wrapped, log, webhook, reportingController, opts...)
+	r, err := NewRecorderForScheme(mgr.GetScheme(), wrapped, log, endpoint, reportingController, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -98,37 +99,40 @@ func NewRecorder(mgr ctrl.Manager, log logr.Logger, webhook, reportingController
 
 // NewRecorderForScheme returns a recorder that wraps eventRecorder and knows the
 // types of scheme. It belongs to no manager: call [EventRecorder.Shutdown] when
-// the process ends. webhook, reportingController and opts are those of
+// the process ends. endpoint, reportingController and opts are those of
 // [NewRecorder].
 //
 // A nil eventRecorder means no Kubernetes events. With a nil scheme only objects
 // that carry their own kind and version can be recorded.
-func NewRecorderForScheme(scheme *runtime.Scheme, eventRecorder record.EventRecorder, log logr.Logger, webhook, reportingController string, opts ...Option) (*EventRecorder, error) {
+func NewRecorderForScheme(scheme *runtime.Scheme, eventRecorder record.EventRecorder, log logr.Logger, endpoint, reportingController string, opts ...Option) (*EventRecorder, error) {
 	o, err := newOptions(opts)
 	errs := []error{err}
 	r := &EventRecorder{
 		shared: &shared{scheme: scheme, controller: reportingController, drainTimeout: o.drainTimeout},
 		log:    log.WithValues("controller", reportingController),
 	}
-	if !isNil(eventRecorder) {
+	switch {
+	case o.coreV1Set:
+		r.kube = coreV1{o.coreV1}
+	case !isNil(eventRecorder):
 		r.kube = coreV1{eventRecorder}
 	}
 	if o.eventsV1Set {
 		r.kube = eventsV1{o.eventsV1}
 		errs = append(errs, checkReportingController(reportingController))
 	}
-	var endpoint *url.URL
-	if webhook != "" {
-		endpoint, err = parseEndpoint(webhook)
+	var u *url.URL
+	if endpoint != "" {
+		u, err = parseEndpoint(endpoint)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if endpoint == nil {
+	if u == nil {
 		return r, nil
 	}
-	r.shared.delivery, err = newDelivery(o, webhook, endpoint, reportingController, r.log)
+	r.shared.delivery, err = newDelivery(o, u, reportingController, r.log)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +154,7 @@ func (r *EventRecorder) Eventf(object runtime.Object, eventtype, reason, message
 	if r.idle() {
 		return
 	}
-	r.record(object, nil, call{eventtype: eventtype, reason: reason, message: fmt.Sprintf(messageFmt, args...)})
+	r.record(object, nil, call{eventtype: eventtype, reason: reason, message: messageFmt, format: true, args: args})
 }
 
 // AnnotatedEventf is Eventf with annotations. They become annotations of the
@@ -166,7 +170,7 @@ func (r *EventRecorder) AnnotatedEventf(object runtime.Object, annotations map[s
 		return
 	}
 	r.record(object, nil, call{annotations: annotations, eventtype: eventtype, reason: reason,
-		message: fmt.Sprintf(messageFmt, args...)})
+		message: messageFmt, format: true, args: args})
 }
 
 // idle reports whether there is nothing to record to.
@@ -198,16 +202,16 @@ func (r *EventRecorder) record(object, related runtime.Object, c call) {
 		}
 	}
 	c.annotations = mergeAnnotations(c.annotations, objectAnnotations)
-	if log := r.log.V(2); log.Enabled() {
-		log.Info("Event recorded", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name,
-			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", c.annotations)
-	}
-
 	// The copy is made first: nobody can know what the wrapped recorder does
 	// with a reference and a map that it is given.
 	var it *item
 	if d != nil {
-		it = newItem(now, c)
+		it = newItem(now, &c)
+	}
+	c.say()
+	if log := r.log.V(2); log.Enabled() {
+		log.Info("Event recorded", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name,
+			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", c.annotations)
 	}
 	if r.kube != nil {
 		r.kube.write(c, r.log)
