@@ -478,8 +478,7 @@ func TestQueueBehavesAsItsModel(t *testing.T) {
 						step = "flush"
 						w.flush()
 					case i > steps*4/5:
-						start, _ := w.q.drain()
-						w.started(start)
+						w.started(w.q.drain())
 					}
 					w.check(fmt.Sprintf("step %d, %s", i, step))
 				}

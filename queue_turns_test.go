@@ -62,7 +62,7 @@ func TestAWorkerCallsTheNextIfThereIsWorkForIt(t *testing.T) {
 	for q.workers > 0 {
 		taken(q)
 	}
-	if start, _ := q.drain(); !start {
+	if !q.drain() {
 		t.Fatal("nobody comes for the lanes that waited")
 	}
 	for i, want := range []bool{true, true, false} {
@@ -382,7 +382,7 @@ func TestADrainEndsEveryWait(t *testing.T) {
 		q.retry(taken(q), time.Hour, true)
 	}
 	taken(q)
-	if start, _ := q.drain(); !start {
+	if !q.drain() {
 		t.Error("no worker wanted")
 	}
 	wantMessages(t, takeAll(q), "a", "b", "c")
