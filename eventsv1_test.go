@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"strings"
@@ -139,9 +140,16 @@ func TestEveryViewWorksOnEveryBackend(t *testing.T) {
 		{
 			"core, unknown type",
 			call{core: true, eventtype: "Strange", reason: "R", note: "m"},
-			v1Event{"a", "", nil, "Strange", "R", "", "m"},
+			v1Event{"a", "", nil, "Normal", "R", "", "m"},
 			v1Event{"a", "", nil, "Normal", "R", "R", "m"},
 			`"severity":"info",T,"message":"m","reason":"R",C`,
+		},
+		{
+			"events.k8s.io, unknown type",
+			call{eventtype: "warning", reason: "R", verb: "A", note: "m"},
+			v1Event{"a", "", nil, "Normal", "R", "", "m"},
+			v1Event{"a", "", nil, "Normal", "R", "A", "m"},
+			`"severity":"info",T,"message":"m","reason":"R","action":"A",C`,
 		},
 		{
 			"events.k8s.io, plain",
@@ -291,11 +299,11 @@ func TestEventsV1WithLoggerReachesTheBackend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.EventsV1().WithLogger(logr.New(log)).Eventf(pod("a"), nil, "Strange", "R", "A", "m")
+	r.EventsV1().WithLogger(logr.New(log)).Eventf(pod("a"), nil, "Normal", "R", "A", strings.Repeat("long ", 1000))
 	if wrapped.loggers != 1 || len(wrapped.got) != 1 {
 		t.Errorf("%d loggers, %d events", wrapped.loggers, len(wrapped.got))
 	}
-	if lines := log.with("Kubernetes event changed to what events.k8s.io takes"); len(lines) != 1 || lines[0].Level != 1 || fmt.Sprint(lines[0].Keys["changed"]) != "[type]" {
+	if lines := log.with(msgMended); len(lines) != 1 || lines[0].Level != 1 || fmt.Sprint(lines[0].Keys["changed"]) != "[note]" {
 		t.Errorf("log: %v", log.lines)
 	}
 }
@@ -344,4 +352,105 @@ func TestClientGosEventsV1RecorderWorksAsABackend(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Neither API takes an event with such annotations: it is written without them, and
+// posted with them.
+func TestAnnotationsThatTheAPIRefusesAreLeftOutOfTheKubernetesEventOnly(t *testing.T) {
+	const limit = 256 << 10
+	fits := strings.Repeat("x", limit-len("ab")-len("v"))
+	for name, test := range map[string]struct{ given, want map[string]string }{
+		"good ones":                 {map[string]string{"k": "v", "example.com/A_b.c-d": "", "UPPER": "v"}, map[string]string{"k": "v", "example.com/A_b.c-d": "", "UPPER": "v"}},
+		"one is no qualified name":  {map[string]string{"k": "v", "has space": "v", "-x": "v", "a/b/c": "v", "": "v", "/x": "v"}, map[string]string{"k": "v"}},
+		"none is a qualified name":  {map[string]string{"has space": "v"}, nil},
+		"a name that is too long":   {map[string]string{"k": "v", strings.Repeat("x", 64): "v"}, map[string]string{"k": "v"}},
+		"exactly the limit":         {map[string]string{"a": "v", "b": fits}, map[string]string{"a": "v", "b": fits}},
+		"one byte too much":         {map[string]string{"a": "v", "b": fits + "x", "c": "v"}, map[string]string{"a": "v", "c": "v"}},
+		"too much of nothing valid": {map[string]string{"a b": strings.Repeat("x", limit)}, nil},
+		"a bad one does not count":  {map[string]string{"a": "v", "b": fits, "a b": "v"}, map[string]string{"a": "v", "b": fits}},
+	} {
+		for _, backend := range []string{"core/v1", "events.k8s.io"} {
+			t.Run(name+" on "+backend, func(t *testing.T) {
+				bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+					v1 := &annotatedV1Recorder{}
+					opts := []events.Option{on(tr)}
+					if backend != "core/v1" {
+						opts = append(opts, events.WithEventsV1Recorder(v1))
+					}
+					h := newHarness(t, tr.URL(), opts...)
+					given := maps.Clone(test.given)
+					h.AnnotatedEventf(pod("a"), given, "Normal", "R", "m")
+					h.settled()
+					var got []map[string]string
+					for _, e := range h.kube.events() {
+						got = append(got, e.Annotations)
+					}
+					for _, e := range v1.got {
+						got = append(got, e.Annotations)
+					}
+					if len(got) != 1 || !maps.Equal(got[0], test.want) {
+						t.Errorf("%d Kubernetes events, annotations %d of %d", len(got), len(got[0]), len(test.given))
+					}
+					if !maps.Equal(tr.Events()[0].Metadata, test.given) || !maps.Equal(given, test.given) {
+						t.Error("the payload or the caller's map was changed")
+					}
+					lines := h.log.with(msgMended)
+					if len(test.want) == len(test.given) {
+						if len(lines) != 0 {
+							t.Errorf("log: %v", lines)
+						}
+					} else if len(lines) != 1 || lines[0].Level != 1 || fmt.Sprint(lines[0].Keys["changed"]) != "[annotations]" || lines[0].Keys["api"] != backend || lines[0].Keys["name"] != "a" {
+						t.Errorf("log: %v", lines)
+					}
+				})
+			})
+		}
+	}
+}
+
+// References that the caller gives are the caller's: the recorder reads them during
+// the call, and nobody is handed them to write to.
+func TestReferencesOfTheCallerAreNeverWrittenTo(t *testing.T) {
+	vandal := vandalV1Recorder{}
+	for name, opts := range map[string][]events.Option{"core/v1": nil, "events.k8s.io": {events.WithEventsV1Recorder(vandal)}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				r, err := events.NewRecorderForScheme(scheme.Scheme, vandalRecorder{}, logr.Discard(), tr.URL(), "x",
+					append(opts, on(tr), events.WithMetricsRegisterer(prometheus.NewRegistry()))...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				regarding := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "default", Name: "a"}
+				related := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: "n"}
+				annotations := map[string]string{"k": "v"}
+				wantRegarding, wantRelated := *regarding, *related
+				r.EventsV1().AnnotatedEventf(regarding, related, annotations, "Normal", "R", "A", "m")
+				if *regarding != wantRegarding || *related != wantRelated || annotations["k"] != "v" {
+					t.Errorf("written to: %+v, %+v, %v", regarding, related, annotations)
+				}
+				*related, *regarding = corev1.ObjectReference{}, corev1.ObjectReference{}
+				if err := r.Flush(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if e := tr.Events()[0]; e.InvolvedObject != wantRegarding || *e.RelatedObject != wantRelated || e.Metadata["k"] != "v" {
+					t.Errorf("payload %+v", e)
+				}
+			})
+		})
+	}
+}
+
+// vandalV1Recorder writes to all that it is given.
+type vandalV1Recorder struct{}
+
+func (v vandalV1Recorder) Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any) {
+	v.AnnotatedEventf(regarding, related, nil, eventtype, reason, action, note, args...)
+}
+
+func (vandalV1Recorder) AnnotatedEventf(regarding, related runtime.Object, annotations map[string]string, _, _, _, _ string, _ ...any) {
+	regarding.(*corev1.ObjectReference).Name = "vandalized"
+	related.(*corev1.ObjectReference).Name = "vandalized"
+	if annotations != nil {
+		annotations["k"] = "vandalized"
+	}
 }

@@ -1,6 +1,10 @@
 package events
 
-import "net/http"
+import (
+	"net/http"
+
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
 
 // SharedTransport shows tests the transport that recorders share.
 func SharedTransport() *http.Transport { return sharedTransport() }
@@ -12,3 +16,6 @@ var (
 )
 
 const ConnectTimeout = connectTimeout
+
+// DrainOnStop is what a manager stops.
+func DrainOnStop(r *EventRecorder) manager.Runnable { return drainOnStop{r} }

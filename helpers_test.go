@@ -340,4 +340,7 @@ const (
 	msgOutageIdle  = "Notification endpoint fails, and no event waits for it any more"
 	msgMended      = "Kubernetes event changed to what the API takes"
 	msgRelated     = "Related object left out of the event"
+	msgStopped     = "Manager has stopped, pending events are delivered"
+	msgSaved       = "Events are saved in the journal"
+	msgRecovered   = "Events of an earlier process are delivered"
 )

@@ -2,19 +2,25 @@ package events_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -164,3 +170,116 @@ type failingManager struct{ manager.Manager }
 func (failingManager) Add(manager.Runnable) error { return errAdd }
 
 func ptr[T any](v T) *T { return &v }
+
+// lock is a lease in memory that can be lost.
+type lock struct {
+	mu     sync.Mutex
+	record *resourcelock.LeaderElectionRecord
+	lost   bool
+}
+
+var errLease = errors.New("the API server is away")
+
+func (l *lock) access(change *resourcelock.LeaderElectionRecord) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost {
+		return nil, nil, errLease
+	}
+	if change != nil {
+		copied := *change
+		l.record = &copied
+	}
+	if l.record == nil {
+		return nil, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, "lease")
+	}
+	copied := *l.record
+	raw, err := json.Marshal(copied)
+	return &copied, raw, err
+}
+
+func (l *lock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	return l.access(nil)
+}
+
+func (l *lock) Create(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+	_, _, err := l.access(&r)
+	return err
+}
+
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.Create(ctx, r)
+}
+
+func (l *lock) lose() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = true
+}
+
+func (*lock) RecordEvent(string) {}
+func (*lock) Identity() string   { return "this one" }
+func (*lock) Describe() string   { return "a lease in memory" }
+
+// A manager that loses its lease waits for nobody. What is pending is delivered by
+// the Shutdown that main calls then, and the log says how much that was.
+func TestAManagerThatLosesItsLeaseLeavesTheRestToAShutdown(t *testing.T) {
+	ep := eventstest.NewEndpoint(eventstest.WithWindow(0))
+	defer ep.Close()
+	lease := &lock{}
+	mgr := newManager(t, ctrl.Options{LeaderElection: true, LeaderElectionResourceLockInterface: lease,
+		LeaseDuration: ptr(600 * time.Millisecond), RenewDeadline: ptr(300 * time.Millisecond), RetryPeriod: ptr(50 * time.Millisecond)})
+	log := &logLines{}
+	recorder, err := events.NewRecorder(mgr, logr.New(log), ep.URL(), "leading", fast,
+		events.WithMetricsRegisterer(prometheus.NewRegistry()), events.WithDrainTimeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(t.Context()) }()
+	<-mgr.Elected()
+
+	proceed := make(chan struct{})
+	ep.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+		<-proceed
+		normal.ServeHTTP(w, r)
+	})
+	for i := range 10 {
+		recorder.Event(pod("a"), "Normal", "Testing", fmt.Sprint("event ", i))
+	}
+	lease.lose()
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "leader election lost") {
+		t.Errorf("Start returned %v", err)
+	}
+	if n := len(ep.Events()); n != 0 {
+		t.Errorf("%d events were delivered by then: this test shows nothing", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for ctx.Err() == nil && len(log.with(msgStopped)) == 0 {
+		runtime.Gosched() // the manager's own drain begins at about this time
+	}
+	if got := log.with(msgStopped); len(got) != 1 || got[0].Keys["pending"] != 10 || got[0].Level != 0 {
+		t.Errorf("log: %v", got)
+	}
+	close(proceed)
+	if err := recorder.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	if n := wantOrder(t, ep.Events()); n != 10 {
+		t.Errorf("%d of 10 events were delivered", n)
+	}
+}
+
+func TestAManagerThatStopsWithNothingPendingSaysNothing(t *testing.T) {
+	mgr := newManager(t, ctrl.Options{})
+	log := &logLines{}
+	if _, err := events.NewRecorder(mgr, logr.New(log), "http://127.0.0.1:1/", "idle", events.WithMetricsRegisterer(prometheus.NewRegistry())); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	if err := mgr.Start(ctx); err != nil || len(log.lines) != 0 {
+		t.Errorf("error %v, log: %v", err, log.lines)
+	}
+}

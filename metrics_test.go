@@ -3,6 +3,7 @@ package events_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,8 +48,10 @@ func TestEveryMetricIsThereFromTheStart(t *testing.T) {
 			}
 		}
 		want := []string{
-			"event_recorder_endpoint_up", "event_recorder_events_total", "event_recorder_oldest_pending_age_seconds",
-			"event_recorder_pending_bytes", "event_recorder_pending_events", "event_recorder_recorded_total",
+			"event_recorder_attempt_duration_seconds", "event_recorder_endpoint_up", "event_recorder_events_total",
+			"event_recorder_journal_bytes", "event_recorder_journal_errors_total",
+			"event_recorder_oldest_pending_age_seconds",
+			"event_recorder_pending_bytes", "event_recorder_pending_events", "event_recorder_recorded_total", "event_recorder_recovered_total",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("metrics %v, want %v", got, want)
@@ -197,4 +200,38 @@ func TestTheSumHoldsAtEveryScrape(t *testing.T) {
 		synctest.Wait()
 		h.shutdownNow()
 	})
+}
+
+// What is recorded after the end is counted twice at once, or not at all: recorded
+// and shutdown belong together.
+func TestTheSumHoldsWhileEventsAreRecordedAfterTheEnd(t *testing.T) {
+	h := newHarness(t, "http://127.0.0.1:1/")
+	h.log.quiet = true
+	if err := h.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var recording sync.WaitGroup
+	stop := make(chan struct{})
+	for g := range 4 {
+		recording.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					h.say(fmt.Sprint("object", g), fmt.Sprint("event ", i))
+				}
+			}
+		})
+	}
+	for range 300 {
+		if h.outcomes(); t.Failed() { // checks the sum
+			break
+		}
+	}
+	close(stop)
+	recording.Wait()
+	if got := h.outcomes(); got["shutdown"] == 0 || got["pending"] != 0 {
+		t.Errorf("outcomes %v", got)
+	}
 }

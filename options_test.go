@@ -58,7 +58,7 @@ func TestABadOptionIsAnErrorThatNamesItItsValueAndTheRule(t *testing.T) {
 func TestAllFaultsAreReportedTogether(t *testing.T) {
 	err := construct("ftp://x/", "no good name", events.WithRetryMax(-1), nil, events.WithTimeout(-1),
 		events.WithEventsV1Recorder(kubeevents.NewFakeRecorder(1)))
-	for _, part := range []string{"WithRetryMax(-1)", "WithTimeout(-1ns)", `"ftp://x/`, `reporting controller "no good name"`} {
+	for _, part := range []string{"WithRetryMax(-1)", "WithTimeout(-1ns)", `"ftp://x/"`, `reporting controller "no good name"`} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v does not speak of %s", err, part)
 		}
@@ -76,7 +76,7 @@ func TestExtremeButValidOptionsAreTaken(t *testing.T) {
 func TestAnEndpointMustBeAnAbsoluteHTTPURLWithAHost(t *testing.T) {
 	for url, shown := range map[string]string{
 		"localhost:9090":          `"localhost:9090"`,
-		"ftp://x/":                `"ftp://x/[redacted]"`,
+		"ftp://x/":                `"ftp://x/"`,
 		"http://":                 `"http://"`,
 		"https:///path":           `"https:///[redacted]"`,
 		"not a url":               `"not a url"`,
@@ -84,17 +84,21 @@ func TestAnEndpointMustBeAnAbsoluteHTTPURLWithAHost(t *testing.T) {
 		"http://:80":              `"http://:80"`,
 		"http://host:0":           `"http://host:0"`,
 		"http://host:65536/x":     `"http://host:65536/[redacted]"`,
-		"http://host:port/":       `"http://host:[redacted]/[redacted]"`,
+		"http://host:port/":       `"http://host:[redacted]/"`,
 		"http:host":               `"http:[redacted]"`,
-		" http://host/":           `" http://host/[redacted]"`,
-		"http://ho st/":           `"http://ho st/[redacted]"`,
-		"http://[::1/":            `"http://[::1/[redacted]"`,
+		" http://host/":           `" http://host/"`,
+		"http://ho st/":           `"http://ho st/"`,
+		"http://[::1/":            `"http://[::1/"`,
 		"unix:///var/run/x.sock":  `"unix:///[redacted]"`,
 		"http://host/\x00":        `"http://host/[redacted]"`,
 		"//host/path":             `"/[redacted]"`,
-		"mailto:me@example.com":   `"[redacted]@example.com"`,
-		"http://%zz/":             `"http://%zz/[redacted]"`,
-		strings.Repeat("x", 1000): `"` + strings.Repeat("x", 100) + `/[redacted]"`,
+		"http://host/ ":           `"http://host/[redacted]"`,
+		"http://host ":            `"http://host "`,
+		"http://host/x\t":         `"http://host/[redacted]"`,
+		"http://host/?q\u00a0":    `"http://host/[redacted]"`,
+		"mailto:me@example.com":   `"[redacted]"`,
+		"http://%zz/":             `"http://%zz/"`,
+		strings.Repeat("x", 1000): `"[redacted]"`,
 	} {
 		err := construct(url, "x")
 		if err == nil || !strings.Contains(err.Error(), "events: notification endpoint "+shown+": must be an absolute http or https URL: ") {

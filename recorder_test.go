@@ -185,7 +185,7 @@ func TestTheKubernetesEventIsRecordedAsItWasGiven(t *testing.T) {
 		},
 		"another type": {
 			func(r *events.EventRecorder) { r.Event(pod("a"), "Strange", "R", "m") },
-			kubeEvent{ref, nil, "Strange", "R", "m"},
+			kubeEvent{ref, nil, "Normal", "R", "m"}, // client-go drops any other without a word
 		},
 		"the object's own annotations": {
 			func(r *events.EventRecorder) {

@@ -12,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/kubernetes/scheme"
+
 	events "github.com/eventrecorder/events"
 	"github.com/eventrecorder/events/eventstest"
 )
@@ -321,23 +324,296 @@ func TestALoggerThatShutsTheRecorderDownDoesNotDeadlock(t *testing.T) {
 	}
 }
 
-func TestLossesAfterTheShutdownAreAllSpokenOf(t *testing.T) {
+// What is recorded after the end is said by the call that records it or by a later
+// one, never by a timer: the process may have closed its log.
+func TestNoLineComesByItselfAfterTheLastShutdown(t *testing.T) {
+	count := func(h *harness) (lines, events int) {
+		for _, line := range h.log.errors() {
+			lines++
+			events += line.Keys["events"].(int)
+		}
+		return lines, events
+	}
+	for name, url := range map[string]string{"with an endpoint": "http://notification-controller.test", "without one": ""} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				tr.Behave(eventstest.Status(400))
+				h := newHarness(t, url, on(tr))
+				want := 5 // one line at once, a timer for the others
+				for i := range want {
+					if url == "" {
+						h.Event(nil, "Normal", "R", "m")
+					} else {
+						h.say("a", fmt.Sprint(i))
+					}
+				}
+				h.settled()
+				if lines, events := count(h); lines != 1 || events != 1 {
+					t.Errorf("%d lines about %d events before the shutdown", lines, events)
+				}
+				if err := h.Shutdown(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if lines, events := count(h); lines != 2 || events != want {
+					t.Errorf("%d lines about %d events when Shutdown has returned, lost were %d", lines, events, want)
+				}
+				for i := range 100 {
+					h.say("a", fmt.Sprint("late ", i))
+					h.Event(nil, "Normal", "R", "late")
+				}
+				atOnce, _ := count(h)
+				time.Sleep(3 * time.Minute)
+				synctest.Wait()
+				if lines, _ := count(h); lines != atOnce || lines > 4 {
+					t.Errorf("%d lines, %d of them later", lines, lines-atOnce)
+				}
+				h.say("a", "much later")
+				h.Event(nil, "Normal", "R", "much later")
+				want += 101
+				if url != "" {
+					want += 101
+				}
+				if _, events := count(h); events != want {
+					t.Errorf("the lines speak of %d events, lost were %d", events, want)
+				}
+				_ = h.Shutdown(t.Context())
+				last, _ := count(h)
+				time.Sleep(time.Hour)
+				if lines, _ := count(h); lines != last {
+					t.Errorf("%d lines after the last Shutdown", lines-last)
+				}
+			})
+		})
+	}
+}
+
+// Recorders that share their lines share them to the end: each Shutdown says what is
+// unsaid, and after the last there is no timer left.
+func TestTheLastShutdownOfRecordersThatShareTheirLinesIsTheEndOfThem(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Status(400))
 		h := newHarness(t, tr.URL(), on(tr))
-		if err := h.Shutdown(t.Context()); err != nil {
+		other, err := events.NewRecorderForScheme(scheme.Scheme, nil, logr.New(h.log), tr.URL(), controllerName, on(tr), events.WithMetricsRegisterer(h.registry))
+		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range 100 {
+		lost := func() (n int) {
+			for _, line := range h.log.with(msgLost) {
+				n += line.Keys["events"].(int)
+			}
+			return n
+		}
+		for i := range 3 {
 			h.say("a", fmt.Sprint(i))
+			h.settled()
+			other.Event(pod("b"), "Normal", "R", fmt.Sprint(i))
+			_ = other.Flush(t.Context())
 		}
-		time.Sleep(2 * time.Minute)
-		sum := 0
-		for _, line := range h.log.errors() {
-			sum += line.Keys["events"].(int)
+		if n := lost(); n != 1 {
+			t.Errorf("%d said at once", n)
 		}
-		if sum != 100 {
-			t.Errorf("the lines speak of %d events, lost were 100", sum)
+		if err := h.Shutdown(t.Context()); err != nil || lost() != 6 {
+			t.Errorf("%d of 6 said after the first Shutdown: %v", lost(), err)
 		}
+		other.Event(pod("b"), "Normal", "R", "the other one lives")
+		_ = other.Flush(t.Context())
+		if err := other.Shutdown(t.Context()); err != nil || lost() != 7 {
+			t.Errorf("%d of 7 said after the last Shutdown: %v", lost(), err)
+		}
+		lines := len(h.log.lines)
+		time.Sleep(time.Hour)
+		if len(h.log.lines) != lines {
+			t.Errorf("lines after the end: %v", h.log.lines[lines:])
+		}
+	})
+}
+
+// A transport that ignores its context answers after the end. That is neither
+// counted twice nor an outage that nothing would end.
+func TestAnswersAfterTheEndChangeNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stubborn := roundTripper(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(20 * time.Second)
+			return &http.Response{StatusCode: 500, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		h := newHarness(t, "http://endpoint/", events.WithHTTPClient(&http.Client{Transport: stubborn}))
+		for i := range 10 {
+			h.say(fmt.Sprint("object", i), "m")
+		}
+		synctest.Wait()
+		h.shutdownNow()
+		lines := len(h.log.lines)
+		time.Sleep(time.Hour)
+		h.wantOutcomes(map[string]int{"shutdown": 10})
+		if up := h.value("event_recorder_endpoint_up"); up != 1 {
+			t.Errorf("endpoint_up is %v for ever", up)
+		}
+		if len(h.log.lines) != lines {
+			t.Errorf("lines after the end: %v", h.log.lines[lines:])
+		}
+	})
+}
+
+// With the defaults a pod in a GitOps toolkit has 10 s from SIGTERM to SIGKILL.
+func TestADrainThatIsInVainIsSaidBeforeTheGraceOfTenSecondsEnds(t *testing.T) {
+	for name, fail := range map[string]func(*http.Request) (*http.Response, error){
+		"refused": failWith(errRefused), "hangs": noAnswer, "503": answerStatus(503),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, "http://endpoint/", on(scripted(fail)))
+				for i := range 100 {
+					h.say(fmt.Sprint("object", i), "m")
+				}
+				time.Sleep(time.Minute)
+				start := time.Now()
+				sigterm, stop := context.WithCancel(context.Background())
+				stop()
+				if err := events.DrainOnStop(h.EventRecorder).Start(sigterm); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took != 8*time.Second {
+					t.Errorf("took %v", took)
+				}
+				if lines := h.log.with(msgStopped); len(lines) != 1 || lines[0].Level != 0 || lines[0].Keys["pending"] != 100 || lines[0].Time != start {
+					t.Errorf("log: %v", lines)
+				}
+				if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["events"] != 100 || lines[0].Keys["outcome"] != "shutdown" {
+					t.Errorf("log: %v", lines)
+				}
+			})
+		})
+	}
+}
+
+// The wait of a Retry-After is over when the drain begins, and the endpoint is well.
+func TestADrainDoesNotSitOutARetryAfter(t *testing.T) {
+	for name, before := range map[string]time.Duration{"in the wait": 5 * time.Second, "right at the beginning": 0} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				tr.BehaveNext(eventstest.Respond(503, http.Header{"Retry-After": {"30"}}, ""))
+				h := newHarness(t, tr.URL(), on(tr))
+				h.say("a", "m")
+				synctest.Wait()
+				time.Sleep(before)
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+				defer cancel()
+				if err := h.Shutdown(ctx); err != nil || time.Since(start) > time.Second {
+					t.Errorf("error %v after %v", err, time.Since(start))
+				}
+				h.wantOutcomes(map[string]int{"delivered": 1})
+				if n := len(tr.Requests()); n != 2 {
+					t.Errorf("%d requests", n)
+				}
+			})
+		})
+	}
+}
+
+// In a drain waits are at most 1 s, whatever asks for more.
+func TestWaitsInADrainAreShort(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.BehaveNext(nil, eventstest.Respond(503, http.Header{"Retry-After": {"30"}}, ""), eventstest.Respond(503, http.Header{"Retry-After": {"30"}}, ""))
+		h := newHarness(t, tr.URL(), on(tr), events.WithRetryWait(time.Minute, time.Minute))
+		h.say("a", "event 0")
+		h.settled()
+		h.say("a", "event 1")
+		start := time.Now()
+		if err := h.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took != 2*time.Second {
+			t.Errorf("took %v, want two waits of 1s", took)
+		}
+		h.wantOutcomes(map[string]int{"delivered": 2})
+	})
+}
+
+// An attempt that hangs when the drain begins, or in it, must not use it up.
+func TestAnAttemptThatHangsInADrainEndsAfterFourSecondsAndIsMadeAgain(t *testing.T) {
+	const limit = 4 * time.Second
+	for _, test := range []struct {
+		name  string
+		hangs int // attempts
+		early time.Duration
+		least time.Duration
+		opts  []events.Option
+	}{
+		{"begun before it", 1, 10 * time.Second, limit, []events.Option{events.WithTimeout(time.Minute)}},
+		{"begun at its beginning", 1, 0, limit, nil},
+		{"and again in it", 2, 2 * time.Second, 2 * limit, nil},
+		{"with a shorter limit of its own", 1, 0, time.Second, []events.Option{events.WithTimeout(time.Second)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				tr.BehaveNext(slices.Repeat([]eventstest.Behavior{eventstest.Hang()}, test.hangs)...)
+				h := newHarness(t, tr.URL(), append(test.opts, on(tr))...)
+				h.say("a", "m")
+				synctest.Wait()
+				time.Sleep(test.early)
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+				defer cancel()
+				if err := h.Shutdown(ctx); err != nil {
+					t.Error(err)
+				}
+				most := test.least + time.Duration(test.hangs)*time.Second
+				if took := time.Since(start); took < test.least || took > most {
+					t.Errorf("took %v, want %v to %v", took, test.least, most)
+				}
+				h.wantOutcomes(map[string]int{"delivered": 1})
+			})
+		})
+	}
+}
+
+// Flush only waits: it shortens no attempt and no wait, and takes more events.
+func TestAFlushIsNoDrain(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.BehaveNext(eventstest.Delay(10*time.Second), eventstest.Respond(503, http.Header{"Retry-After": {"20"}}, ""))
+		h := newHarness(t, tr.URL(), on(tr))
+		start := time.Now()
+		h.say("a", "event 0")
+		h.say("a", "event 1")
+		h.settled()
+		if took := time.Since(start); took != 30*time.Second {
+			t.Errorf("took %v, want an answer after 10s and a wait of 20s", took)
+		}
+		h.say("a", "event 2")
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 3})
+		h.shutdownNow()
+	})
+}
+
+// A repeat of what Flush waits for takes its place in the queue, and is new.
+func TestARepeatThatIsRecordedDuringAFlushDoesNotProlongIt(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Behave(eventstest.Delay(5 * time.Second))
+		h := newHarness(t, tr.URL(), on(tr))
+		h.say("a", "posted at once")
+		synctest.Wait()
+		h.say("a", "the same")
+		start := time.Now()
+		var flushed time.Duration
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			h.settled()
+			flushed = time.Since(start)
+		})
+		synctest.Wait()
+		for range 3 {
+			time.Sleep(time.Second)
+			h.say("a", "the same")
+		}
+		wg.Wait()
+		if flushed > 5*time.Second {
+			t.Errorf("Flush took %v", flushed)
+		}
+		h.settled()
+		h.wantOutcomes(map[string]int{"delivered": 2, "coalesced": 3})
+		h.shutdownNow()
 	})
 }
 
@@ -425,6 +701,11 @@ func TestNilContextsAreTakenForBackground(t *testing.T) {
 		}
 	})
 }
+
+// roundTripperClient has a client, for on.
+type roundTripperClient func(*http.Request) (*http.Response, error)
+
+func (f roundTripperClient) Client() *http.Client { return &http.Client{Transport: roundTripper(f)} }
 
 type roundTripper func(*http.Request) (*http.Response, error)
 
