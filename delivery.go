@@ -225,11 +225,13 @@ func (d *delivery) logOver(serves bool) {
 	if !last {
 		return
 	}
-	log := d.log.WithValues("endpoint", d.shownEndpoint(), "outage", time.Since(since).Round(time.Millisecond).String())
+	outage := time.Since(since).Round(time.Millisecond).String()
 	if serves {
-		log.Info("Notification endpoint works again", "kept", d.queue.length())
+		d.log.Info("Notification endpoint works again",
+			"endpoint", d.shownEndpoint(), "outage", outage, "kept", d.queue.length())
 	} else {
-		log.Info("Notification endpoint fails, and no event waits for it any more")
+		d.log.Info("Notification endpoint fails, and no event waits for it any more",
+			"endpoint", d.shownEndpoint(), "outage", outage)
 	}
 }
 
