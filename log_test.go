@@ -310,6 +310,9 @@ func TestAnErrorOfNetHTTPIsShownWithoutItsURL(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	}
+	if got := r.error(errors.New("HTTP status 500")); got.Error() != "HTTP status 500" {
+		t.Errorf("%q", got)
+	}
 	if r.error(nil) != nil {
 		t.Error("an error out of nothing")
 	}
