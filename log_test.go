@@ -121,12 +121,15 @@ func TestNoLineOfATimerFollowsTheFlush(t *testing.T) {
 		for _, o := range []outcome{rejected, overflow, expired} {
 			l.lost(log, true, o, 1, errors.New("said"))
 			l.lost(log, true, o, 1, errors.New("unsaid"))
+			l.lost(log, true, o, 1, errors.New("unsaid"))
 		}
 		lines.next()
 		l.flush()
-		if got := lines.next(); len(got) != 3 || strings.Count(strings.Join(got, " "), "unsaid") != 3 {
+		if got := lines.next(); len(got) != 3 || strings.Count(strings.Join(got, " "), `"unsaid" "outcome"`) != 3 {
 			t.Errorf("flushed %q", got)
 		}
+		// What is lost after the end has no timer, neither its own nor an older one.
+		l.lost(log, false, rejected, 1, errors.New("late"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		wantLines(t, lines.next())
@@ -135,6 +138,9 @@ func TestNoLineOfATimerFollowsTheFlush(t *testing.T) {
 				t.Error("a timer is left")
 			}
 		}
+		l.flush()
+		wantLines(t, lines.next(), `"late"`)
+		time.Sleep(time.Minute)
 		// A flush without anything to say does not begin a minute.
 		l.flush()
 		l.lost(log, true, rejected, 1, errors.New("at-once"))
@@ -303,6 +309,9 @@ func TestAnErrorOfNetHTTPIsShownWithoutItsURL(t *testing.T) {
 		if got := r.error(err); got.Error() != "connection refused" {
 			t.Errorf("%q", got)
 		}
+	}
+	if got := r.error(errors.New("HTTP status 500")); got.Error() != "HTTP status 500" {
+		t.Errorf("%q", got)
 	}
 	if r.error(nil) != nil {
 		t.Error("an error out of nothing")

@@ -195,6 +195,9 @@ func (w *walk) attempted() {
 			w.did[o.String()]++
 		}
 		w.q.settle(h.item, o)
+		if h.item.lane != nil || w.stopped == nil && h.item.behind != nil {
+			w.Fatal("a settled event keeps its lane in memory")
+		}
 	}
 	if w.q.tooOld(h.item, h.since) {
 		settle(expired)

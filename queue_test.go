@@ -233,6 +233,9 @@ func TestQueueOverflowDropsTheOldestOfTheSameObjectElseTheOldestOfAll(t *testing
 	push := func(object, message string, events int, one string) {
 		t.Helper()
 		lost, _ := q.push(testItem(object, message))
+		if events == 0 && lost != (loss{}) {
+			t.Fatalf("push %s lost nothing, but says %+v", message, lost)
+		}
 		if lost.events != events || events > 0 && (lost.outcome != overflow || lost.cause != errQueueFull || lost.one.message != one) {
 			t.Fatalf("push %s lost %+v; want %d, %q", message, lost, events, one)
 		}
