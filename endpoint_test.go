@@ -311,7 +311,7 @@ func TestEndpointStories(t *testing.T) {
 // that is merely unlucky is lost with at most e⁻⁷ = 0.09 %, and more than a few
 // in an outage never.
 func TestAMerelyUnluckyEventIsLostWithAtMostOneInAThousand(t *testing.T) {
-	const events, atATime, bound = 200_000, 100, 0.0015
+	const events, atATime, bound = 100_000, 100, 0.0015
 	for _, fails := range []float64{0.2, 0.5, 0.67, 0.8, 0.9} {
 		t.Run(fmt.Sprint(fails), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, uint64(fails*100)))

@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,13 +24,16 @@ import (
 // The code of the README stands in this file, word for word: see
 // TestTheCodeOfTheReadmeCompiles.
 
-func setUp(mgr ctrl.Manager, endpoint string) error {
-	recorder, err := events.NewRecorder(mgr, ctrl.Log, endpoint, "my-controller")
+var eventsAddr = flag.String("events-addr", "http://notification-controller.flux-system.svc.cluster.local./",
+	"The address of the events receiver; empty means Kubernetes events only.")
+
+func setUp(mgr ctrl.Manager) error {
+	recorder, err := events.NewRecorder(mgr, ctrl.Log, *eventsAddr, "my-controller")
 	if err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&corev1.ConfigMap{}).
+		For(newKustomization()).
 		Complete(&reconciler{Client: mgr.GetClient(), EventRecorder: recorder})
 }
 
@@ -37,14 +42,25 @@ type reconciler struct {
 	record.EventRecorder
 }
 
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	var obj corev1.ConfigMap
-	if err := r.Get(ctx, req.NamespacedName, &obj); err != nil {
+	obj := newKustomization()
+	if err := r.Get(ctx, req.NamespacedName, obj); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	r.AnnotatedEventf(&obj, map[string]string{"example.com/revision": obj.ResourceVersion},
-		corev1.EventTypeNormal, "ReconciliationSucceeded", "Applied revision %s", obj.ResourceVersion)
+	revision, _, _ := unstructured.NestedString(obj.Object, "status", "lastAttemptedRevision")
+	r.AnnotatedEventf(obj, map[string]string{"kustomize.toolkit.fluxcd.io/revision": revision},
+		corev1.EventTypeNormal, "ReconciliationSucceeded", "Applied revision %s", revision)
 	return ctrl.Result{}, nil
+}
+
+// newKustomization stands for the type of your own API.
+func newKustomization() *unstructured.Unstructured {
+	obj := &unstructured.Unstructured{}
+	obj.SetAPIVersion("kustomize.toolkit.fluxcd.io/v1")
+	obj.SetKind("Kustomization")
+	return obj
 }
 
 // A controller makes one recorder from its manager, which drains it when it
@@ -150,22 +166,30 @@ func testingYourController(ctx context.Context, obj *corev1.Pod) (err error) {
 	if err != nil {
 		return err
 	}
-	defer recorder.Shutdown(ctx) // before the endpoint goes
+	defer recorder.Shutdown(ctx) // before the endpoint closes
 	recorder.Event(obj, corev1.EventTypeNormal, "Ready", "all is well")
-	taken, err := ep.Wait(ctx, 1) // no sleeping
+	received, err := ep.Wait(ctx, 1) // no sleeping
 
-	if err == nil && taken[0].Message != "all is well" {
-		err = fmt.Errorf("arrived: %+v", taken)
+	if err == nil && received[0].Message != "all is well" {
+		err = fmt.Errorf("arrived: %+v", received)
 	}
 	return err
 }
 
-func movingToEventsV1(mgr ctrl.Manager, log logr.Logger, endpoint string, obj, related *corev1.Pod, revision string) error {
-	// 1. Write Kubernetes events through events.k8s.io; the calls stay as they are.
+func movingToEventsV1(mgr ctrl.Manager, log logr.Logger, endpoint string) (*events.EventsV1Recorder, error) {
+	recorder, err := events.NewRecorder(mgr, log, endpoint, "my-controller")
+	eventsV1 := recorder.EventsV1() // Eventf and AnnotatedEventf with a related object and an action
+	return eventsV1, err
+}
+
+func writingThroughEventsV1(mgr ctrl.Manager, log logr.Logger, endpoint string) (*events.EventRecorder, error) {
 	recorder, err := events.NewRecorder(mgr, log, endpoint, "my-controller",
 		events.WithEventsV1Recorder(mgr.GetEventRecorder("my-controller")))
+	return recorder, err
+}
 
-	// 2. Call by call, say more: a related object and an action.
-	recorder.EventsV1().Eventf(obj, related, corev1.EventTypeNormal, "Applied", "Apply", "Applied %s", revision)
+func afterALostLease(ctx, drainCtx context.Context, mgr ctrl.Manager, recorder *events.EventRecorder) error {
+	err := mgr.Start(ctx)
+	_ = recorder.Shutdown(drainCtx) // drainCtx: a few seconds; returns at once if the manager has drained
 	return err
 }

@@ -148,13 +148,13 @@ func TestAFlushWaitsForTheLineThatATimerWrites(t *testing.T) {
 		lines := &loggedLines{}
 		log := lines.logger("r")
 		l.lost(log, true, rejected, 1, errors.New("first"))
-		l.lost(log, true, rejected, 1, errors.New("second"))
 		writes, goOn := make(chan struct{}), make(chan struct{})
 		lines.hook = func() {
 			lines.hook = nil
 			close(writes)
 			<-goOn
 		}
+		l.lost(log, true, rejected, 1, errors.New("second"))
 		<-writes
 		flushed := make(chan struct{})
 		lines.next()
