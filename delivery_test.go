@@ -514,7 +514,8 @@ func TestAPoisonEventIsGivenUpWhileOthersPass(t *testing.T) {
 				if len(h.log.with(msgOutage)) != 0 {
 					t.Errorf("an outage was reported though other events passed: %v", h.log.errors())
 				}
-				if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["attempts"] != maxStrikes+1 {
+				// The second attempt may come before any other event's.
+				if lines := h.log.with(msgLost); len(lines) != 1 || lines[0].Keys["attempts"].(int) < maxStrikes+1 || lines[0].Keys["attempts"].(int) > maxStrikes+2 {
 					t.Errorf("log: %v", lines)
 				}
 				h.shutdownNow()
