@@ -26,7 +26,7 @@ import (
 var knownMessages = map[string]bool{
 	msgRecorded: true, msgDuplicate: true, msgLost: true, msgUnconfirmed: true,
 	msgOutage: true, msgOutageOver: true, msgOutageIdle: true, msgMended: true, msgRelated: true,
-	msgStopped: true, msgSaved: true, msgRecovered: true,
+	msgStopped: true, msgSaved: true, msgRecovered: true, msgDamaged: true, msgUnwritable: true,
 }
 
 // Everything at once, on real sockets: many goroutines record, the endpoint
