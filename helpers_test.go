@@ -343,4 +343,6 @@ const (
 	msgStopped     = "Manager has stopped, pending events are delivered"
 	msgSaved       = "Events are saved in the journal"
 	msgRecovered   = "Events of an earlier process are delivered"
+	msgDamaged     = "Journal is damaged, events may be missing"
+	msgUnwritable  = "Journal cannot be written, events are kept in memory only"
 )

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes/scheme"
 	kubeevents "k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/record"
 
 	events "github.com/eventrecorder/events"
 )
@@ -27,6 +28,10 @@ func TestABadOptionIsAnErrorThatNamesItItsValueAndTheRule(t *testing.T) {
 		option events.Option
 		want   string
 	}{
+		{nil, "events: option 2: must not be nil"},
+		{events.WithJournal(""), `events: WithJournal(""): must not be empty`},
+		{events.WithCoreV1Recorder(nil), "events: WithCoreV1Recorder(nil): must not be nil"},
+		{events.WithCoreV1Recorder((*record.FakeRecorder)(nil)), "events: WithCoreV1Recorder(nil): must not be nil"},
 		{events.WithHTTPClient(nil), "events: WithHTTPClient(nil): must not be nil"},
 		{events.WithRetryMax(-1), "events: WithRetryMax(-1): must not be negative"},
 		{events.WithRetryWait(0, time.Second), "events: WithRetryWait(0s, 1s): the minimum must be at least 1ms and not above the maximum"},

@@ -356,6 +356,73 @@ func TestObjectsThatCannotBeReferencedAreCountedLoggedAndNotPassedOn(t *testing.
 	}
 }
 
+// A related object that cannot be read costs the event nothing but the reference.
+func TestRelatedObjectsThatCannotBeReferencedAreLeftOut(t *testing.T) {
+	for name, related := range map[string]runtime.Object{
+		"nil": nil, "nil pod": (*corev1.Pod)(nil), "nil reference": (*corev1.ObjectReference)(nil), "embeds nil": &incompleteObject{},
+		"a type the scheme knows not": &unregisteredObject{}, "unstructured without content": &unstructured.Unstructured{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				h := newHarness(t, tr.URL(), on(tr))
+				h.EventsV1().Eventf(pod("a"), related, "Normal", "R", "A", "m")
+				h.settled()
+				h.wantOutcomes(map[string]int{"delivered": 1})
+				if e := tr.Events()[0]; e.RelatedObject != nil || len(h.kube.events()) != 1 {
+					t.Errorf("payload %+v, %d Kubernetes events", e, len(h.kube.events()))
+				}
+			})
+		})
+	}
+}
+
+// Large, small, formatted or not: what one event says is in no other.
+func TestEventsOfAllSizesDoNotMix(t *testing.T) {
+	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+		tr.Down()
+		h := newHarness(t, tr.URL(), on(tr))
+		var want []kubeEvent
+		for i := range 300 {
+			e := kubeEvent{Type: "Normal", Reason: fmt.Sprint("R", i), Message: strings.Repeat(fmt.Sprint(i, " "), []int{0, 1, 3, 2000, 10_000}[i%5])}
+			if n := i % 4; n > 0 {
+				e.Annotations = map[string]string{}
+				for k := range n {
+					e.Annotations[fmt.Sprint("k", k)] = fmt.Sprint("v", i, k)
+				}
+			}
+			want = append(want, e)
+			if i%2 == 0 {
+				h.AnnotatedEventf(pod("a"), e.Annotations, e.Type, e.Reason, e.Message)
+			} else {
+				h.AnnotatedEventf(pod("a"), e.Annotations, e.Type, e.Reason, "%s", e.Message)
+			}
+		}
+		_ = tr.Up()
+		h.settled()
+		for i, e := range tr.Events() {
+			if e.Reason != want[i].Reason || !strings.HasPrefix(want[i].Message, strings.TrimSuffix(e.Message, "… (truncated)")) || !maps.Equal(e.Metadata, want[i].Annotations) {
+				t.Errorf("event %d: reason %q, message of %d bytes, metadata %v", i, e.Reason, len(e.Message), e.Metadata)
+			}
+			if k := h.kube.events()[i]; k.Message != want[i].Message || !maps.Equal(k.Annotations, want[i].Annotations) {
+				t.Errorf("Kubernetes event %d: message of %d bytes, annotations %v", i, len(k.Message), k.Annotations)
+			}
+		}
+		h.wantOutcomes(map[string]int{"delivered": 300})
+	}, eventstest.WithWindow(0))
+}
+
+func TestACoreV1RecorderOfOnesOwnIsUsed(t *testing.T) {
+	own := &kubeRecorder{}
+	h := newHarness(t, "", events.WithCoreV1Recorder(own))
+	h.say("a", "m")
+	if len(own.events()) != 1 || len(h.kube.events()) != 0 {
+		t.Errorf("%d events of one's own recorder, %d of the other", len(own.events()), len(h.kube.events()))
+	}
+	if err := construct("", "x", events.WithCoreV1Recorder(own), events.WithEventsV1Recorder(&v1Recorder{})); err == nil {
+		t.Error("both kinds of recorders were taken")
+	}
+}
+
 func TestAnObjectWithoutKindOrNameIsForKubernetesOnly(t *testing.T) {
 	for name, object := range map[string]runtime.Object{
 		"no name": &corev1.Pod{}, "empty reference": &corev1.ObjectReference{}, "no kind": &corev1.ObjectReference{Name: "x"},
@@ -419,7 +486,7 @@ func TestLoggersAndRecordersThatAreNothingWork(t *testing.T) {
 			t.Run(name+" logger, "+wrappedName, func(t *testing.T) {
 				bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 					tr.BehaveNext(eventstest.Status(400))
-					r, err := events.NewRecorderForScheme(scheme.Scheme, wrapped, log, tr.URL(), "x", on(tr), nil,
+					r, err := events.NewRecorderForScheme(scheme.Scheme, wrapped, log, tr.URL(), "x", on(tr),
 						events.WithMetricsRegisterer(prometheus.NewRegistry()))
 					if err != nil {
 						t.Fatal(err)

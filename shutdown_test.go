@@ -454,6 +454,31 @@ func TestAnswersAfterTheEndChangeNothing(t *testing.T) {
 	})
 }
 
+// What the end of a shutdown cancels has not failed: it is no outage, no attempt and
+// no fault of an event.
+func TestAttemptsThatAShutdownCancelsHaveNotFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, "http://endpoint/", on(scripted(noAnswer)), events.WithTimeout(time.Minute))
+		h.log.quiet = true
+		for i := range 10 {
+			h.say(fmt.Sprint("object", i), "m")
+		}
+		time.Sleep(20 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if err := h.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		h.wantOutcomes(map[string]int{"shutdown": 10})
+		if n := h.value("event_recorder_attempts_total"); n != 0 {
+			t.Errorf("%v attempts counted", n)
+		}
+		if lines := h.log.matching(func(logLine) bool { return true }); len(lines) != 1 || lines[0].Message != msgLost {
+			t.Errorf("log: %v", lines)
+		}
+	})
+}
+
 // With the defaults a pod in a GitOps toolkit has 10 s from SIGTERM to SIGKILL.
 func TestADrainThatIsInVainIsSaidBeforeTheGraceOfTenSecondsEnds(t *testing.T) {
 	for name, fail := range map[string]func(*http.Request) (*http.Response, error){
@@ -543,7 +568,7 @@ func TestAnAttemptThatHangsInADrainEndsAfterFourSecondsAndIsMadeAgain(t *testing
 		{"begun before it", 1, 10 * time.Second, limit, []events.Option{events.WithTimeout(time.Minute)}},
 		{"begun at its beginning", 1, 0, limit, nil},
 		{"and again in it", 2, 2 * time.Second, 2 * limit, nil},
-		{"with a shorter limit of its own", 1, 0, time.Second, []events.Option{events.WithTimeout(time.Second)}},
+		{"with a shorter limit of its own", 2, 0, 2 * time.Second, []events.Option{events.WithTimeout(time.Second)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, tr *eventstest.Transport) {

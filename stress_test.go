@@ -26,7 +26,7 @@ import (
 var knownMessages = map[string]bool{
 	msgRecorded: true, msgDuplicate: true, msgLost: true, msgUnconfirmed: true,
 	msgOutage: true, msgOutageOver: true, msgOutageIdle: true, msgMended: true, msgRelated: true,
-	msgStopped: true, msgSaved: true, msgRecovered: true,
+	msgStopped: true, msgSaved: true, msgRecovered: true, msgDamaged: true, msgUnwritable: true,
 }
 
 // Everything at once, on real sockets: many goroutines record, the endpoint
@@ -75,26 +75,26 @@ func TestStressKeepsTheOrderAndTheSum(t *testing.T) {
 		})
 	}
 	flushing.Go(func() { // the port closes and opens
-		for range 10 {
+		for _, requests := range []int{200, 800} { // each costs until the next probe
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			_, _ = ep.WaitRequests(ctx, requests)
+			cancel()
 			ep.Down()
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
 			_ = h.Flush(ctx)
 			cancel()
 			if err := ep.Up(); err != nil {
 				t.Error(err)
 				return
 			}
-			ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
-			_, _ = ep.WaitRequests(ctx, 1<<30)
-			cancel()
 		}
 	})
 	for g := range goroutines {
 		recording.Go(func() {
 			for i := range each {
 				h.AnnotatedEventf(pod(fmt.Sprintf("object%d-%d", g, i%objects)), map[string]string{"k": "v"}, "Warning", "Stress", "event %d", i)
-				if i%10 == 9 {
-					ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+				if i%10 == 9 { // for long only while nothing is delivered
+					ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 					_ = h.Flush(ctx)
 					cancel()
 				}
