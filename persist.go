@@ -291,10 +291,10 @@ func (q *queue) saveAgain(paused time.Time) {
 	switch {
 	case !paused.IsZero():
 		q.armSaveLocked(time.Until(paused))
+	case q.unsavedFirst != nil: // first, since it is the one that cannot wait
+		q.armSaveLocked(max(saveEvery, saveAge-time.Since(q.unsavedFirst.recorded)))
 	case len(q.done) > 0:
 		q.armSaveLocked(saveAge)
-	case q.unsavedFirst != nil:
-		q.armSaveLocked(max(saveEvery, saveAge-time.Since(q.unsavedFirst.recorded)))
 	}
 }
 
