@@ -188,6 +188,9 @@ type savedItem struct {
 
 // encode makes an entry of the journal: the key, the time, and the payload.
 func (s *savedItem) encode(controller, instance string) journal.Entry {
+	if n := len(s.metadata); n <= len(s.few) {
+		s.metadata = s.few[:n] // of the copy: that of the item changes when an event is folded into it
+	}
 	b := make([]byte, 0, 24+s.bytes)
 	b = binary.LittleEndian.AppendUint64(b, s.key.source)
 	b = binary.LittleEndian.AppendUint64(b, s.key.number)
