@@ -66,6 +66,7 @@ func openPersistence(d *delivery) (*persistence, []*item, error) {
 		it, err := decodeItem(e)
 		if err != nil {
 			damage = errors.Join(damage, err)
+			d.queue.done = append(d.queue.done, e.ID)
 			continue
 		}
 		items = append(items, it)
@@ -239,6 +240,7 @@ func (q *queue) restore(items []*item) (lost loss, startWorker bool) {
 		}
 		if !fits {
 			q.done = append(q.done, it.seq)
+			q.armSaveLocked(saveAge)
 			continue
 		}
 		l := q.lanes[key]
