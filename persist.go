@@ -118,12 +118,12 @@ func (p *persistence) mended() bool {
 
 // append writes what has waited for at least the given time, and what is done.
 func (p *persistence) append(age time.Duration) error {
-	for {
-		batch, done := p.d.queue.unsaved(age)
+	for upTo := p.d.queue.last(); ; {
+		batch, done := p.d.queue.unsaved(age, upTo), p.d.queue.takeDone()
 		if len(batch)+len(done) == 0 {
 			break
 		}
-		if err := p.journal.Append(p.entries(batch), done); err != nil {
+		if err := p.journal.Append(p.entries(nil, batch), done); err != nil {
 			return err
 		}
 	}
@@ -133,7 +133,17 @@ func (p *persistence) append(age time.Duration) error {
 	return nil
 }
 
-func (p *persistence) rewrite() error { return p.journal.Rewrite(p.entries(p.d.queue.allSaved())) }
+// rewrite writes the journal anew from what is pending.
+func (p *persistence) rewrite() error {
+	var all []journal.Entry
+	for upTo := p.d.queue.unsaveAll(); ; {
+		batch := p.d.queue.unsaved(0, upTo)
+		if len(batch) == 0 {
+			return p.journal.Rewrite(all)
+		}
+		all = p.entries(all, batch)
+	}
+}
 
 // check notes an error, and reports whether there was none.
 func (p *persistence) check(err error) bool {
@@ -172,8 +182,7 @@ func (p *persistence) close() bool {
 	return saved
 }
 
-func (p *persistence) entries(items []savedItem) []journal.Entry {
-	entries := make([]journal.Entry, 0, len(items))
+func (p *persistence) entries(entries []journal.Entry, items []savedItem) []journal.Entry {
 	for i := range items {
 		entries = append(entries, items[i].encode(p.d.controller, p.d.instance))
 	}
@@ -224,6 +233,11 @@ func decodeItem(e journal.Entry) (*item, error) {
 // What follows is the part of the queue that knows of the journal. unsavedFirst
 // is the pending event that is not in the journal and was recorded first; all
 // behind it are not there either, since events come to the end of pending only.
+//
+// Rewriting goes through all of pending again, a batch at a time: to copy 30,000
+// events at once takes 10 ms, for which every recording call would wait. Meanwhile
+// events behind unsavedFirst still say that they are saved. That does no harm: the
+// journal leaves out a "done" for what it does not have.
 
 // restore puts events back that an earlier process left.
 func (q *queue) restore(items []*item) (lost loss, startWorker bool) {
@@ -303,32 +317,45 @@ func (q *queue) saveAgain(paused time.Time) {
 	}
 }
 
-// unsaved returns a batch of events that have waited for at least the given time
-// and are not in the journal, and those that are there and done. They count as
-// written from now on: after an error, all is written anew.
-func (q *queue) unsaved(age time.Duration) (batch []savedItem, done []uint64) {
+// last is the sequence number of the event that was recorded last. Who writes what
+// is pending stops there, and so comes to an end while others record.
+func (q *queue) last() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.seq
+}
+
+// unsaved returns a batch of events, up to a sequence number, that are not in the
+// journal and have waited for at least the given time. They count as written from
+// now on: after an error, all is written anew.
+func (q *queue) unsaved(age time.Duration, upTo uint64) (batch []savedItem) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	for len(batch) < saveBatch && q.unsavedFirst != nil && now.Sub(q.unsavedFirst.recorded) >= age {
-		it := q.unsavedFirst
+	for it := q.unsavedFirst; it != nil && it.seq <= upTo && len(batch) < saveBatch; it = it.next {
+		if age > 0 && now.Sub(it.recorded) < age {
+			break
+		}
 		it.saved = true
 		batch = append(batch, savedItem{it.notification, it.seq, it.key})
 		q.unsavedFirst = it.next
 	}
-	done, q.done = q.done, nil
-	return batch, done
+	return batch
 }
 
-// allSaved returns all pending events, which count as written from now on.
-func (q *queue) allSaved() []savedItem {
+// takeDone returns what is in the journal and done.
+func (q *queue) takeDone() (done []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	all := make([]savedItem, 0, q.size)
-	for it := q.pending.front; it != nil; it = it.next {
-		it.saved = true
-		all = append(all, savedItem{it.notification, it.seq, it.key})
-	}
-	q.unsavedFirst, q.done = nil, nil
-	return all
+	done, q.done = q.done, nil
+	return done
+}
+
+// unsaveAll makes all pending events count as not written, and returns the last
+// sequence number.
+func (q *queue) unsaveAll() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.unsavedFirst, q.done = q.pending.front, nil
+	return q.seq
 }
