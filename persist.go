@@ -36,6 +36,9 @@ const (
 	compactFrom = 64 << 10
 )
 
+// errPaused is why a journal that failed less than journalPause ago is not written.
+var errPaused = errors.New("the journal is paused")
+
 // persistence keeps what is pending in a journal, so that the next process can
 // deliver it. It runs on the goroutine of a timer that is set only while there is
 // something to write, and never under the lock of the queue.
@@ -97,23 +100,39 @@ func journalName(controller, endpoint string) string {
 func (p *persistence) save() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.journal != nil && p.mended() {
+	switch {
+	case p.journal == nil || time.Now().Before(p.paused):
+	case p.paused.IsZero():
 		p.check(p.append(saveAge))
+	default:
+		p.check(p.rewrite())
 	}
 	p.d.queue.saveAgain(p.paused)
 }
 
-// mended reports whether the journal can be written. After a pause it is made
-// anew from what is pending.
-func (p *persistence) mended() bool {
-	switch {
-	case p.paused.IsZero():
-		return true
-	case time.Now().Before(p.paused):
+// saveAll writes all that is pending, also in a pause, and reports whether the
+// journal has it then.
+func (p *persistence) saveAll() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.saveAllLocked()
+}
+
+func (p *persistence) saveAllLocked() bool {
+	if p.journal == nil {
 		return false
 	}
-	p.paused = time.Time{}
-	return p.check(p.rewrite())
+	err := errPaused
+	if p.paused.IsZero() {
+		err = p.append(0)
+	}
+	if err == nil {
+		err = p.journal.Append(nil, nil) // fails if the file was removed
+	}
+	if err != nil {
+		err = p.rewrite()
+	}
+	return p.check(err)
 }
 
 // append writes what has waited for at least the given time, and what is done.
@@ -145,18 +164,23 @@ func (p *persistence) rewrite() error {
 	}
 }
 
-// check notes an error, and reports whether there was none.
+// check notes an error, or that there is none any more. It reports whether there is
+// none.
 func (p *persistence) check(err error) bool {
 	p.countSize()
-	if err == nil {
-		return true
+	before := p.paused
+	switch {
+	case err != nil:
+		p.d.counts.journalErrors.Add(1)
+		p.paused = time.Now().Add(journalPause)
+		if before.IsZero() {
+			p.d.log.Error(err, "Journal cannot be written, events are kept in memory only", "again", journalPause.String())
+		}
+	case !before.IsZero():
+		p.paused = time.Time{}
+		p.d.log.Info("Journal works again")
 	}
-	p.d.counts.journalErrors.Add(1)
-	if p.paused.IsZero() {
-		p.d.log.Error(err, "Journal cannot be written, events are kept in memory only", "again", journalPause.String())
-	}
-	p.paused = time.Now().Add(journalPause)
-	return false
+	return err == nil
 }
 
 func (p *persistence) countSize() {
@@ -170,13 +194,15 @@ func (p *persistence) countSize() {
 func (p *persistence) close() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var err error
-	if p.paused.IsZero() {
-		err = p.append(0)
-	} else {
-		err = p.rewrite()
+	saved := false
+	select {
+	case <-p.d.finished: // Too late. What is pending counts as lost; the file may still have it.
+	default:
+		saved = p.saveAllLocked()
 	}
-	saved := p.check(errors.Join(err, p.journal.Close()))
+	if err := p.journal.Close(); err != nil {
+		saved = p.check(err)
+	}
 	p.d.counts.journalBytes.Add(-p.size)
 	p.journal = nil
 	return saved
