@@ -74,7 +74,7 @@ func TestAtEveryMomentTheJournalHasWhatHasBeenPendingFor100Milliseconds(t *testi
 			tr := eventstest.NewTransport(eventstest.WithWindow(0))
 			defer tr.Close()
 			tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
-				time.Sleep(time.Duration(random.IntN(1+int(seed)*20)) * time.Millisecond)
+				time.Sleep(time.Duration(rand.IntN(1+int(seed)*20)) * time.Millisecond) // random is not safe for concurrent use
 				normal.ServeHTTP(w, r)
 			})
 			h := newHarness(t, tr.URL(), on(tr), events.WithJournal(dir), events.WithConcurrency(4))
