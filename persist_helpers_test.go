@@ -52,16 +52,22 @@ func crash(t *testing.T, dir string) string {
 }
 
 // left reads the events that a process that is killed now leaves behind.
-func left(t *testing.T, dir string) (found []events.Event) {
+func left(t *testing.T, dir string) []events.Event {
+	t.Helper()
+	found, damage := leftDamaged(t, dir)
+	if damage != nil {
+		t.Error(damage)
+	}
+	return found
+}
+
+func leftDamaged(t *testing.T, dir string) (found []events.Event, damage error) {
 	t.Helper()
 	j, r, err := journal.Open(journalFile(t, crash(t, dir)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer j.Close()
-	if r.Damage != nil {
-		t.Error(r.Damage)
-	}
 	for _, entry := range r.Entries {
 		var e events.Event
 		if err := json.Unmarshal(entry.Data[24:], &e); err != nil {
@@ -69,7 +75,7 @@ func left(t *testing.T, dir string) (found []events.Event) {
 		}
 		found = append(found, e)
 	}
-	return found
+	return found, r.Damage
 }
 
 // closed ends a recorder whose events are all settled.
