@@ -122,6 +122,11 @@ func (p *persistence) saveAllLocked() bool {
 	if p.journal == nil {
 		return false
 	}
+	select {
+	case <-p.d.finished:
+		return false // Too late. What was pending counts as lost; the file may still have it.
+	default:
+	}
 	err := errPaused
 	if p.paused.IsZero() {
 		err = p.append(0)
@@ -194,12 +199,7 @@ func (p *persistence) countSize() {
 func (p *persistence) close() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	saved := false
-	select {
-	case <-p.d.finished: // Too late. What is pending counts as lost; the file may still have it.
-	default:
-		saved = p.saveAllLocked()
-	}
+	saved := p.saveAllLocked()
 	if err := p.journal.Close(); err != nil {
 		saved = p.check(err)
 	}
