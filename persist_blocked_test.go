@@ -41,7 +41,11 @@ func TestWhileTheDiskBlocksNoRecordingCallWaitsAndShutdownASecondAtMost(t *testi
 	r := journaling(t, t.TempDir(), refuses)
 	pod := testPod("a")
 	p := r.shared.delivery.journal
+	r.Event(pod, "Normal", "Testing", "written before")
+	time.Sleep(200 * time.Millisecond)
 	p.mu.Lock()
+	written := p.journal.LiveBytes()
+	p.paused = time.Now().Add(journalPause)
 	blocked := true
 	defer func() {
 		if blocked {
@@ -60,7 +64,7 @@ func TestWhileTheDiskBlocksNoRecordingCallWaitsAndShutdownASecondAtMost(t *testi
 	if took[150] > time.Millisecond || took[299] > 100*time.Millisecond {
 		t.Error("it waits for the disk")
 	}
-	if n := r.shared.delivery.queue.length(); n != 300 {
+	if n := r.shared.delivery.queue.length(); n != 301 {
 		t.Errorf("%d events are pending", n)
 	}
 
@@ -76,9 +80,10 @@ func TestWhileTheDiskBlocksNoRecordingCallWaitsAndShutdownASecondAtMost(t *testi
 			t.Error("no error, though nothing was saved")
 		}
 	}
-	if n := r.shared.delivery.counts.outcomes[shutdown].Load(); n != 300 {
+	if n := r.shared.delivery.counts.outcomes[shutdown].Load(); n != 301 {
 		t.Errorf("%d events are counted as lost", n)
 	}
+	j := p.journal
 	p.mu.Unlock()
 	blocked = false
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -86,6 +91,9 @@ func TestWhileTheDiskBlocksNoRecordingCallWaitsAndShutdownASecondAtMost(t *testi
 		over := p.journal == nil
 		p.mu.Unlock()
 		if over {
+			if n := j.LiveBytes(); n != written || n == 0 {
+				t.Errorf("%d bytes are left of %d in the journal, which may be all that there is", n, written)
+			}
 			return
 		}
 	}
@@ -128,6 +136,11 @@ func TestNoTimerOfTheJournalIsSetWhileNothingIsPendingNorAfterAShutdown(t *testi
 		if err := r.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
+		if q.saveTimer.Stop() {
+			t.Error("a timer is set after the shutdown")
+		}
+		r.shared.delivery.journal.paused = time.Now().Add(journalPause)
+		r.shared.delivery.journal.save() // by a timer that had just fired
 		if q.saveTimer.Stop() {
 			t.Error("a timer is set after the shutdown")
 		}

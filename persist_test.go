@@ -125,6 +125,7 @@ func TestARecoveredEventKeepsItsTimeAndItsKeyAndComesBeforeAnythingNew(t *testin
 		defer tr.Close()
 		tr.Behave(eventstest.Status(503))
 		h := newHarness(t, tr.URL(), on(tr), events.WithJournal(dir))
+		time.Sleep(950 * time.Millisecond) // the next second has begun when they are written
 		notes := map[string]string{"example.com/c": "3", "example.com/a": "<1>", "example.com/b": "2"}
 		h.AnnotatedEventf(pod("a"), notes, "Warning", "Failed", "event %d of “a”", 1)
 		h.say("b", "event 1 of b")
@@ -223,6 +224,18 @@ func TestASmallerQueueTakesTheNewestOfTheJournal(t *testing.T) {
 			t.Errorf("the journal has %q", kept)
 		}
 		next.shutdownNow()
+
+		dir := t.TempDir()
+		h = newHarness(t, tr.URL(), on(tr), events.WithJournal(dir))
+		h.say("b", "event "+strings.Repeat("too large ", 2000))
+		h.shutdownNow()
+		next = newHarness(t, tr.URL(), on(tr), events.WithJournal(dir), events.WithQueueBytes(8<<10))
+		time.Sleep(time.Second)
+		if kept := left(t, dir); len(kept) != 0 {
+			t.Errorf("the journal has an event that was dropped")
+		}
+		next.wantOutcomes(map[string]int{"overflow": 1})
+		next.closed()
 	})
 }
 
@@ -331,6 +344,28 @@ func TestNothingIsWrittenWhileEventsAreDeliveredAtOnce(t *testing.T) {
 		h.settled()
 		h.wantOutcomes(map[string]int{"delivered": 2000})
 		h.closed()
+	})
+}
+
+func TestAJournalIsNotWrittenAnewWhileMostOfItIsPending(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport()
+		defer tr.Close()
+		tr.Down()
+		h := newHarness(t, tr.URL(), on(tr), events.WithJournal(dir))
+		before, err := os.Stat(journalFile(t, dir))
+		must(t, err)
+		for i := range 1000 {
+			h.say("a", fmt.Sprint("event ", i))
+			time.Sleep(time.Millisecond)
+		}
+		after, err := os.Stat(journalFile(t, dir))
+		must(t, err)
+		if !os.SameFile(before, after) || after.Size() < 100<<10 {
+			t.Errorf("another file, or one of only %d bytes", after.Size())
+		}
+		h.shutdownNow()
 	})
 }
 

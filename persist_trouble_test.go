@@ -256,6 +256,24 @@ func TestSavedMeansSavedAlsoIfTheDirectoryWasRemovedUnnoticed(t *testing.T) {
 	})
 }
 
+func TestAShutdownInTheMinuteAfterAnErrorSavesAllTheSame(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	synctest.Test(t, func(t *testing.T) {
+		_, h := outage(t, dir)
+		h.say("a", "event 0")
+		time.Sleep(time.Second)
+		must(t, os.Rename(dir, dir+"-away"))
+		h.say("a", "event 1")
+		time.Sleep(time.Second)
+		h.wantJournal(1, 0, 1, 0)
+		must(t, os.Rename(dir+"-away", dir))
+		wantError(t, h.Shutdown(over()), "2 event(s) not delivered, saved in the journal")
+		if n := wantOrder(t, left(t, dir)); n != 2 {
+			t.Errorf("the journal has %d of 2 events", n)
+		}
+	})
+}
+
 func TestWhatTheJournalCannotTakeIsLostAndTheDrainTriesToTheEnd(t *testing.T) {
 	for name, back := range map[string]bool{"the endpoint comes back": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
