@@ -197,3 +197,34 @@ func TestWhatHappensDuringARewriteIsInTheJournalAfterIt(t *testing.T) {
 	}
 	checkSum(t, counts)
 }
+
+func TestTheJournalDependsOnNoClock(t *testing.T) {
+	q, _ := newTestQueue(1<<30, 1)
+	q.journaled = func() {}
+	defer func() { q.stop() }()
+	// Two goroutines may come to the queue in another order than to the clock, and a
+	// clock that was set back makes events of the future.
+	future, old := testItem("a", "of the future"), testItem("a", "old")
+	future.recorded, old.recorded = time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	q.push(future)
+	q.push(old)
+	if batch := q.unsaved(saveAge, q.last()); len(batch) != 0 {
+		t.Errorf("%d events are written, in another order than that of the queue", len(batch))
+	}
+	if batch := q.unsaved(0, q.last()); len(batch) != 2 {
+		t.Errorf("%d of 2 events are written when all shall be", len(batch))
+	}
+}
+
+func TestWhatIsDoneDuringAWriteIsWrittenLater(t *testing.T) {
+	q, _ := newTestQueue(1<<30, 1)
+	q.journaled = func() {}
+	defer func() { q.stop() }()
+	q.push(testItem("a", "event 1"))
+	q.unsaved(0, q.last()) // the write has begun
+	q.settle(taken(q), delivered)
+	q.saveAgain(time.Time{}) // and ends
+	if !q.saveArmed {
+		t.Error("no timer is set")
+	}
+}
