@@ -139,8 +139,10 @@ func TestNoTimerOfTheJournalIsSetWhileNothingIsPendingNorAfterAShutdown(t *testi
 		if q.saveTimer.Stop() {
 			t.Error("a timer is set after the shutdown")
 		}
-		r.shared.delivery.journal.paused = time.Now().Add(journalPause)
-		r.shared.delivery.journal.save() // by a timer that had just fired
+		p := r.shared.delivery.journal
+		p.save() // by a timer that had just fired
+		p.paused = time.Now().Add(journalPause)
+		p.save()
 		if q.saveTimer.Stop() {
 			t.Error("a timer is set after the shutdown")
 		}
