@@ -196,7 +196,7 @@ func (d *delivery) settle(it *item, o outcome, r result) {
 		d.logLoss(o, 1, d.redact.error(r.cause()), append(keys, "endpoint", d.shownEndpoint())...)
 	}
 	if d.queue.settle(it, o) {
-		d.logOver("Notification endpoint fails, and no event waits for it any more")
+		d.logOver(false)
 	}
 }
 
@@ -214,14 +214,24 @@ func (d *delivery) logOutage(v verdict, r result) {
 				"endpoint", d.shownEndpoint(), "since", v.began.UTC().Format(time.RFC3339), "pending", d.queue.length())
 		}
 	case v.over:
-		d.logOver("Notification endpoint works again")
+		d.logOver(true)
 	}
 }
 
-func (d *delivery) logOver(message string) {
-	if since, last := d.counts.outageEnds(); last {
-		d.log.Info(message, "endpoint", d.shownEndpoint(),
-			"outage", time.Since(since).Round(time.Millisecond).String(), "kept", d.queue.length())
+// logOver says that an announced outage is over: the endpoint serves again, or
+// no event is left to ask it about.
+func (d *delivery) logOver(serves bool) {
+	since, last := d.counts.outageEnds()
+	if !last {
+		return
+	}
+	outage := time.Since(since).Round(time.Millisecond).String()
+	if serves {
+		d.log.Info("Notification endpoint works again",
+			"endpoint", d.shownEndpoint(), "outage", outage, "kept", d.queue.length())
+	} else {
+		d.log.Info("Notification endpoint fails, and no event waits for it any more",
+			"endpoint", d.shownEndpoint(), "outage", outage)
 	}
 }
 
@@ -322,7 +332,7 @@ func (d *delivery) abandon(cause error) {
 		d.logLoss(o, left.events, fmt.Errorf("the drain ended: %w", cause), left.one.logKeys()...)
 	}
 	if over {
-		d.logOver("Notification endpoint fails, and no event waits for it any more")
+		d.logOver(false)
 	}
 	d.counts.losses.flush()
 }

@@ -80,8 +80,11 @@ func (q *queue) dropLaneLocked(l *lane) {
 
 // readyLocked ends all waits.
 func (q *queue) readyLocked() {
-	for len(q.waiting) > 0 {
-		q.moveLocked(q.waiting[0], q.waiting[0].class())
+	lanes := q.waiting
+	q.waiting = nil
+	for _, l := range lanes {
+		l.place = nowhere
+		q.moveLocked(l, l.class())
 	}
 }
 

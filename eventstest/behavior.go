@@ -1,6 +1,7 @@
 package eventstest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,10 @@ import (
 // ResponseWriter than w, the client does not learn of it. A panic with
 // [http.ErrAbortHandler] closes the connection without an answer. On an
 // [Endpoint], w is an [http.Flusher].
+//
+// Normal works on the context of the request that it is called with. If that is
+// done, it remembers the event for the sake of duplicates, but does not take it,
+// and panics with http.ErrAbortHandler, since nobody waits for an answer.
 //
 // An event that a Behavior answers with a 2xx status counts as taken, but is
 // not remembered as the first of its duplicates unless normal was called.
@@ -60,7 +65,8 @@ func Reset() Behavior {
 }
 
 // Hang gives no answer until the client gives up or the endpoint goes down or
-// is closed. The event is not taken; see [Delay] for one that is.
+// is closed. The event is neither taken nor remembered: a retry is no duplicate.
+// See [Delay] for an endpoint that remembers it.
 func Hang() Behavior {
 	return func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
 		<-r.Context().Done()
@@ -68,21 +74,27 @@ func Hang() Behavior {
 	}
 }
 
-// Delay behaves normally, but holds the answer back for d, or until the client
-// gives up or the endpoint goes down or is closed.
+// Delay behaves as a notification-controller that needs d to look up the alerts
+// of an event:
 //
-// The event is taken when it arrives, as by a notification-controller that is
-// slow to look up its alerts: a client that gave up and posts the event again
-// is told that it is a duplicate.
+//   - The event is remembered when it arrives. From then on its duplicates are
+//     answered 429. They are not delayed, and neither are 400 and 413.
+//   - After d it is taken and answered 202, if the client still waits for that.
+//   - A client that gives up before d is over gets nothing, and its event is not
+//     taken. The retry is a duplicate of what was lost, and answered 429.
+//     The same goes for an endpoint that goes down or is closed before.
+//   - With d above 15 seconds, notification-controller runs out of time. After
+//     15 seconds it answers 202 all the same, and the event is not taken.
+//
+// The duration is counted from the arrival of each request, for each on its own.
+// With zero or less there is no delay.
 func Delay(d time.Duration) Behavior {
 	return func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
-		// Nothing is sent before the Behavior returns.
-		normal.ServeHTTP(w, r)
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-		}
+		normal.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), delayKey{}, d)))
 	}
 }
+
+// delayKey is the key of the context's value in which Delay tells the normal
+// behaviour how long to work on the event, since the work lies between two steps
+// of normal. A Behavior that wraps normal hands the context on.
+type delayKey struct{}

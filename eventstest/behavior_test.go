@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -157,15 +158,81 @@ func TestARequestInProgressEndsWhenTheEndpointDoes(t *testing.T) {
 					if _, err := ep.WaitRequests(patience(t), 1); err != nil {
 						t.Error(err)
 					}
+					if n := len(ep.Events()); n != 0 {
+						t.Errorf("%d events taken, want none", n)
+					}
 				})
 			})
 		}
 	}
 }
 
-func TestADelayedEventIsTakenThoughItsClientGaveUp(t *testing.T) {
+func TestADelayedEventIsTakenAndAnsweredWhenTheDelayIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport()
+		start := time.Now()
+		var answers sync.WaitGroup
+		for _, test := range []struct{ delay, want time.Duration }{
+			{15 * time.Second, 15 * time.Second}, // the longest that the handler may take
+			{10 * time.Second, 10 * time.Second},
+			{time.Nanosecond, time.Nanosecond},
+			{0, 0},
+			{-time.Second, 0},
+		} {
+			tr.BehaveNext(eventstest.Delay(test.delay))
+			body := encode(t, message(test.delay.String()))
+			answers.Go(func() {
+				wantAnswer(t, tr, body, 202)
+				if took := time.Since(start); took != test.want {
+					t.Errorf("Delay(%v): answered after %v, want %v", test.delay, took, test.want)
+				}
+			})
+			synctest.Wait() // until it has arrived
+		}
+		for _, step := range []struct {
+			at             time.Duration
+			taken, answers string
+		}{
+			{0, "0s -1s", "[0 0 0 202 202]"},
+			{10*time.Second - 1, "0s -1s 1ns", "[0 0 202 202 202]"},
+			{15*time.Second - 1, "0s -1s 1ns 10s", "[0 202 202 202 202]"},
+			{16 * time.Second, "0s -1s 1ns 10s 15s", "[202 202 202 202 202]"},
+		} {
+			time.Sleep(time.Until(start.Add(step.at)))
+			if got := texts(tr.Events()); got != step.taken {
+				t.Errorf("after %v taken: %q, want %q", step.at, got, step.taken)
+			}
+			if got := statuses(tr.Requests()); got != step.answers {
+				t.Errorf("after %v answered: %s, want %s", step.at, got, step.answers)
+			}
+		}
+		answers.Wait()
+	})
+}
+
+func TestWaitReturnsWhenADelayedEventIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport()
+		tr.Behave(eventstest.Delay(10 * time.Second))
+		start := time.Now()
+		var answer sync.WaitGroup
+		answer.Go(func() { wantAnswer(t, tr, `{}`, 202) })
+		if _, err := tr.Wait(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took != 10*time.Second {
+			t.Errorf("waited %v, want 10s", took)
+		}
+		answer.Wait()
+	})
+}
+
+func TestABehaviorCanTakeTheEventLongBeforeItsAnswer(t *testing.T) {
 	forBoth(t, func(t *testing.T, ep endpoint) {
-		ep.BehaveNext(eventstest.Delay(time.Hour))
+		ep.BehaveNext(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+			normal.ServeHTTP(w, r)
+			eventstest.Hang()(w, r, normal)
+		})
 		ctx, giveUp := context.WithCancel(t.Context())
 		result := make(chan error, 1)
 		go func() {
@@ -180,23 +247,49 @@ func TestADelayedEventIsTakenThoughItsClientGaveUp(t *testing.T) {
 			t.Errorf("got %v, want the error of the context", err)
 		}
 		wantStatus(t, post(t, ep, `{}`), 429)
+		if n := len(ep.Events()); n != 1 {
+			t.Errorf("%d events taken, want 1", n)
+		}
 	})
 }
 
-func TestDelayHoldsTheAnswerBackInVirtualTime(t *testing.T) {
+func TestADelayDoesNotConcernWhatIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := eventstest.NewTransport()
 		tr.Behave(eventstest.Delay(10 * time.Second))
-
 		start := time.Now()
-		wantStatus(t, post(t, tr, `{"message":"patient"}`), 202)
-		if took := time.Since(start); took != 10*time.Second {
-			t.Errorf("answered after %v, want 10s", took)
+		var first sync.WaitGroup
+		first.Go(func() { wantAnswer(t, tr, `{}`, 202) })
+		synctest.Wait()
+		for _, test := range []struct {
+			body string
+			want int
+		}{
+			{`{}`, 429}, // though the first of its kind is not taken yet
+			{`x`, 400},
+			{strings.Repeat(" ", 3<<20+1), 413},
+		} {
+			wantStatus(t, post(t, tr, test.body), test.want)
+			if took := time.Since(start); took != 0 {
+				t.Errorf("%d after %v, want no delay", test.want, took)
+			}
 		}
+		first.Wait()
+		if n := len(tr.Events()); n != 1 {
+			t.Errorf("%d events taken, want 1", n)
+		}
+	})
+}
 
+// The fault that a client with a short timeout runs into: it gives up, its event
+// is lost, and the retry is told that it is a duplicate.
+func TestAnEventIsLostWhoseClientGaveUpDuringTheDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport()
+		tr.Behave(eventstest.Delay(10 * time.Second))
 		client := tr.Client()
 		client.Timeout = 4 * time.Second
-		start = time.Now()
+		start := time.Now()
 		_, err := client.Post(tr.URL(), "", strings.NewReader(`{}`))
 		if took := time.Since(start); took != 4*time.Second {
 			t.Errorf("gave up after %v, want 4s", took)
@@ -205,13 +298,163 @@ func TestDelayHoldsTheAnswerBackInVirtualTime(t *testing.T) {
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
 			t.Errorf("got %v, want a timeout", err)
 		}
-
-		tr.Behave(nil)
 		wantStatus(t, post(t, tr, `{}`), 429)
-		if got, want := statuses(tr.Requests()), "[202 202 429]"; got != want {
+		time.Sleep(time.Minute)
+		if n := len(tr.Events()); n != 0 {
+			t.Errorf("%d events taken, want none", n)
+		}
+
+		time.Sleep(5 * time.Minute) // the next tick
+		wantStatus(t, post(t, tr, `{}`), 202)
+		if n := len(tr.Events()); n != 1 {
+			t.Errorf("%d events taken, want 1", n)
+		}
+		if got, want := statuses(tr.Requests()), "[0 429 202]"; got != want {
 			t.Errorf("recorded %s, want %s", got, want)
 		}
 	})
+}
+
+// The same on a socket, where only the end of the connection tells the endpoint
+// that its client has gone.
+func TestTheEndpointNoticesThatTheClientOfADelayedEventGaveUp(t *testing.T) {
+	check := func(t *testing.T, ep endpoint) {
+		t.Helper()
+		arrived := make(chan struct{})
+		ep.BehaveNext(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+			close(arrived)
+			eventstest.Delay(time.Hour)(w, r, normal)
+		})
+		ctx, giveUp := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() {
+			_, err := tryPost(ctx, ep, `{}`)
+			result <- err
+		}()
+		<-arrived
+		giveUp()
+		if err := <-result; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want the error of the context", err)
+		}
+		ended, err := ep.WaitRequests(patience(t), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := statuses(ended); got != "[0]" {
+			t.Errorf("recorded %s, want [0]", got)
+		}
+		wantStatus(t, post(t, ep, `{}`), 429)
+		if n := len(ep.Events()); n != 0 {
+			t.Errorf("%d events taken, want none", n)
+		}
+		ep.Forget()
+		wantStatus(t, post(t, ep, `{}`), 202)
+	}
+	forBoth(t, check)
+	t.Run("with TLS", func(t *testing.T) {
+		ep := eventstest.NewEndpoint(eventstest.WithTLS())
+		defer ep.Close()
+		check(t, ep)
+	})
+}
+
+func TestAHandlerThatRunsOutOfTimeLosesTheEventAndAnswers202(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport()
+		tr.BehaveNext(eventstest.Delay(15*time.Second + 1))
+		start := time.Now()
+		wantStatus(t, post(t, tr, `{}`), 202)
+		if took := time.Since(start); took != 15*time.Second {
+			t.Errorf("answered after %v, want 15s", took)
+		}
+		wantStatus(t, post(t, tr, `{}`), 429)
+		if got, want := statuses(tr.Requests()), "[202 429]"; got != want {
+			t.Errorf("recorded %s, want %s", got, want)
+		}
+		if n := len(tr.Events()); n != 0 {
+			t.Errorf("%d events taken, want none", n)
+		}
+	})
+}
+
+func TestEventsAreInTheOrderTheyWereTakenNotOfArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport()
+		var answers sync.WaitGroup
+		for i, text := range []string{"slow", "slower", "fast"} {
+			tr.BehaveNext(eventstest.Delay([]time.Duration{5 * time.Second, 9 * time.Second, 0}[i]))
+			body := encode(t, message(text))
+			answers.Go(func() { wantAnswer(t, tr, body, 202) })
+			synctest.Wait()
+		}
+		answers.Wait()
+		var arrived []string
+		for _, r := range tr.Requests() {
+			arrived = append(arrived, r.Event.Message)
+		}
+		if got, want := strings.Join(arrived, " "), "slow slower fast"; got != want {
+			t.Errorf("arrived %q, want %q", got, want)
+		}
+		if got, want := texts(tr.Events()), "fast slow slower"; got != want {
+			t.Errorf("taken %q, want %q", got, want)
+		}
+	})
+}
+
+func TestADelayReachesNormalThroughABehaviorAroundIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := eventstest.NewTransport()
+		tr.Behave(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+			eventstest.Delay(3*time.Second)(w, r, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Backend", "b")
+				normal.ServeHTTP(w, r)
+			}))
+		})
+		start := time.Now()
+		got := post(t, tr, `{}`)
+		wantStatus(t, got, 202)
+		if took := time.Since(start); took != 3*time.Second || got.header.Get("X-Backend") != "b" {
+			t.Errorf("answered after %v with %v", took, got.header)
+		}
+	})
+}
+
+func TestNormalTakesNoEventOfAClientThatHasGone(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		context func(context.Context) context.Context
+		taken   int
+	}{
+		{"on the context of the request", func(ctx context.Context) context.Context { return ctx }, 0},
+		{"on a context that outlives it", context.WithoutCancel, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			forBoth(t, func(t *testing.T, ep endpoint) {
+				ctx, giveUp := context.WithCancel(t.Context())
+				ep.BehaveNext(func(w http.ResponseWriter, r *http.Request, normal http.Handler) {
+					giveUp()
+					<-r.Context().Done()
+					defer func() { // whatever a Behavior makes of it, the event stays lost
+						if p := recover(); (p == http.ErrAbortHandler) != (test.taken == 0) {
+							t.Errorf("normal panicked with %v", p)
+						}
+						w.WriteHeader(http.StatusOK)
+					}()
+					normal.ServeHTTP(w, r.WithContext(test.context(r.Context())))
+				})
+				if _, err := tryPost(ctx, ep, `{}`); !errors.Is(err, context.Canceled) {
+					t.Errorf("got %v, want the error of the context", err)
+				}
+				if _, err := ep.WaitRequests(patience(t), 1); err != nil {
+					t.Fatal(err)
+				}
+				wantStatus(t, post(t, ep, `{}`), 429)
+				if n := len(ep.Events()); n != test.taken {
+					t.Errorf("%d events taken, want %d", n, test.taken)
+				}
+			})
+		})
+	}
 }
 
 func TestABehaviorCanTakeTheEventAndLoseTheAnswer(t *testing.T) {

@@ -23,7 +23,10 @@ type Request struct {
 	// Body is what was read of the body: all of it, up to 3 MiB and one byte.
 	Body []byte
 
-	// Header is the header of the request.
+	// Header is the header of the request. Its Idempotency-Key identifies the
+	// event: the recorder sends the same one with every attempt of an event, and
+	// another one with every other event. So it tells a retry from a new event
+	// with the same text.
 	Header http.Header
 
 	// Method and Path are those of the request line.
@@ -72,9 +75,10 @@ var errDown = errors.New("eventstest: endpoint is down")
 
 // exchange is a request in progress, or one that has ended.
 type exchange struct {
-	Request     // only Status changes after arrival
-	refusal int // status if there is no event in the body, otherwise 0
-	taken   bool
+	Request      // only Status changes after arrival
+	refusal int  // status if there is no event in the body, otherwise 0
+	taken   bool // the event is in events
+	lost    bool // work has given the event up: no answer makes it taken
 	ended   bool
 	cancel  context.CancelCauseFunc
 }
@@ -96,7 +100,7 @@ func (c *core) BehaveNext(bs ...Behavior) {
 	c.next = append(c.next, bs...)
 }
 
-// Forget makes the endpoint forget which events it has taken, as a
+// Forget makes the endpoint forget which events have arrived, as a
 // notification-controller does that is restarted: the next of each is no
 // duplicate. Requests and Events keep what they have.
 func (c *core) Forget() {
@@ -115,8 +119,8 @@ func (c *core) Requests() []Request {
 }
 
 // Events returns every event that was taken, in the order they were taken, which
-// is that of arrival unless a Behavior changed it. What they point to is shared
-// and must not be changed.
+// is that of arrival unless a Behavior such as [Delay] changed it. What they
+// point to is shared and must not be changed.
 func (c *core) Events() []events.Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +277,7 @@ func (c *core) handle(w http.ResponseWriter, r *http.Request) (err error) {
 
 	r = r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(x.Body))
-	normal := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.answer(w, x) })
+	normal := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.answer(w, r, x) })
 	if behave == nil {
 		behave = func(w http.ResponseWriter, r *http.Request, normal http.Handler) { normal.ServeHTTP(w, r) }
 	}
@@ -304,29 +308,55 @@ func (c *core) arrive(x *exchange) (behave Behavior, up bool) {
 	return behave, true
 }
 
-// answer is the normal behaviour.
-func (c *core) answer(w http.ResponseWriter, x *exchange) {
+// answer is the normal behaviour. The order is that of notification-controller:
+// the event is remembered before there is any work on it.
+func (c *core) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if x.refusal != 0 {
 		w.WriteHeader(x.refusal)
 		return
 	}
-	taken, reset := c.take(x)
-	writeVerdict(w, taken, reset)
+	first, reset := c.remember(x)
+	if first && !c.work(r.Context(), x) {
+		panic(http.ErrAbortHandler)
+	}
+	writeVerdict(w, first, reset)
 }
 
-// take takes the event unless it is a duplicate. The reset time is zero if
-// there is no deduplication.
-func (c *core) take(x *exchange) (taken bool, reset time.Time) {
+// remember reports whether the event is the first of its duplicates, and
+// remembers it if so. The reset time is zero if there is no deduplication.
+func (c *core) remember(x *exchange) (first bool, reset time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	taken = true
-	if c.window.interval > 0 {
-		taken, reset = c.window.take(duplicateKey(&x.Event), time.Now())
+	if c.window.interval == 0 {
+		return true, time.Time{}
 	}
-	if taken {
+	return c.window.admit(duplicateKey(&x.Event), time.Now())
+}
+
+// work is the controller's handler: it takes the event, after the time that
+// Delay asked for. It does not if ctx is done by then, and not if that is more
+// time than the controller has. It reports whether somebody waits for an answer.
+func (c *core) work(ctx context.Context, x *exchange) (wanted bool) {
+	d, _ := ctx.Value(delayKey{}).(time.Duration)
+	if d > 0 {
+		timer := time.NewTimer(min(d, handlerTimeout))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Down and Close cancel ctx under the lock, so nothing is taken after them.
+	// A timer that has fired proves nothing: ctx may be done as well.
+	wanted = ctx.Err() == nil
+	if wanted && d <= handlerTimeout {
 		c.takenLocked(x)
+	} else {
+		x.lost = true
 	}
-	return taken, reset
+	return wanted
 }
 
 func (c *core) takenLocked(x *exchange) {
@@ -343,7 +373,7 @@ func (c *core) end(x *exchange, status int) {
 	x.Status = status
 	x.ended = true
 	c.ended++
-	if !x.taken && x.refusal == 0 && status/100 == 2 {
+	if !x.taken && !x.lost && x.refusal == 0 && status/100 == 2 {
 		c.takenLocked(x)
 	}
 	c.changedLocked()

@@ -45,7 +45,7 @@
 //
 // Path, method and content type do not matter.
 //
-//   - 202, no body: the event is taken.
+//   - 202, no body: the event is taken, with one exception below.
 //   - 429, "Too Many Requests": it is a duplicate.
 //   - 400, no body: the body is not one JSON value that decodes into an event.
 //     An empty body, a byte order mark, trailing data and an empty timestamp are
@@ -61,9 +61,22 @@
 // of the involved object. Nothing else counts: not severity, reason, API version
 // or time.
 //
-// Of duplicates, one is taken in each tick of 5 minutes ([WithWindow]). The ticks
+// Of duplicates, one passes in each tick of 5 minutes ([WithWindow]). The ticks
 // begin with the first event that has the key and do not move afterwards: after
-// events at 0:00 and 0:07, a third is taken at 0:10 already.
+// events at 0:00 and 0:07, a third passes at 0:10 already.
+//
+// An event is remembered before it is handled. Then the handler looks up alerts,
+// providers and secrets, for which it may have to ask the API server. It does so
+// on the context of the request, and has 15 seconds. So it can lose an event
+// that it remembers, in two ways:
+//
+//   - The client gives up before the answer. That ends the handler, nobody is
+//     notified, and the retry is answered 429 until the tick is over.
+//   - The 15 seconds are over. Nobody is notified, and the answer is 202.
+//
+// [Delay] makes the endpoint slow, and [Endpoint.Events] does not have what was
+// lost. A client should wait for more than 15 seconds. If it has given up once, a
+// 429 afterwards does not tell it whether the event was taken or lost.
 //
 // Headers may have 256 KiB and may take 10 seconds to arrive, a whole request 30
 // seconds. Idle connections are closed after 30 seconds.

@@ -32,7 +32,7 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithWindow sets the length of the ticks in which an event is taken only once,
+// WithWindow sets the length of the ticks in which an event is taken at most once,
 // like notification-controller's flag --rate-limit-interval. The default is 5
 // minutes. With zero or less every event is taken, and the answers carry no
 // X-RateLimit headers.

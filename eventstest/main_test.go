@@ -137,6 +137,16 @@ func wantStatus(t *testing.T, got answer, want int) {
 	}
 }
 
+// wantAnswer posts on a goroutine of the test's own.
+func wantAnswer(t *testing.T, ep endpoint, body string, want int) {
+	t.Helper()
+	got, err := tryPost(t.Context(), ep, body)
+	if err != nil {
+		t.Error(err)
+	}
+	wantStatus(t, got, want)
+}
+
 func statuses(requests []eventstest.Request) string {
 	var all []int
 	for _, r := range requests {

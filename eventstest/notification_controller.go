@@ -18,6 +18,7 @@ const (
 	maxHeaderBytes    = 256 << 10
 	readHeaderTimeout = 10 * time.Second
 	readTimeout       = 30 * time.Second
+	handlerTimeout    = 15 * time.Second // from the limiter to the answer
 )
 
 // newServer has the limits of the controller's server. The controller sets no
@@ -76,8 +77,8 @@ func duplicateKey(event *events.Event) string {
 
 // window is the memory of the controller's rate limiter: one event per key and
 // tick. The ticks of a key are counted from its very first event and do not
-// move afterwards, so the second event that is taken may be followed by a third
-// sooner than one interval later.
+// move afterwards, so the second event that is admitted may be followed by a
+// third sooner than one interval later.
 type window struct {
 	interval time.Duration // 0: no deduplication
 	keys     map[string]tick
@@ -85,12 +86,13 @@ type window struct {
 
 type tick struct {
 	start time.Time
-	last  int64 // number of the tick in which an event was last taken
+	last  int64 // number of the tick in which an event was last admitted
 }
 
-// take reports whether the event with this key is taken now, and when the
-// current tick of the key ends.
-func (w *window) take(key string, now time.Time) (taken bool, reset time.Time) {
+// admit reports whether the event with this key is no duplicate now, and when
+// the current tick of the key ends. Whatever becomes of the event afterwards, it
+// was the one of its tick.
+func (w *window) admit(key string, now time.Time) (first bool, reset time.Time) {
 	t, known := w.keys[key]
 	if !known {
 		t.start = now
@@ -109,17 +111,17 @@ func (w *window) take(key string, now time.Time) (taken bool, reset time.Time) {
 }
 
 // writeVerdict is the answer of the controller to an event that could be read.
-func writeVerdict(w http.ResponseWriter, taken bool, reset time.Time) {
+func writeVerdict(w http.ResponseWriter, first bool, reset time.Time) {
 	if !reset.IsZero() {
 		at := reset.UTC().Format(http.TimeFormat)
 		w.Header().Set("X-RateLimit-Limit", "1")
 		w.Header().Set("X-RateLimit-Remaining", "0")
 		w.Header().Set("X-RateLimit-Reset", at)
-		if !taken {
+		if !first {
 			w.Header().Set("Retry-After", at)
 		}
 	}
-	if !taken {
+	if !first {
 		http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
 		return
 	}
