@@ -230,3 +230,21 @@ func TestWhatIsDoneDuringAWriteIsWrittenLater(t *testing.T) {
 		t.Error("no timer is set")
 	}
 }
+
+func TestWhatIsDoneDuringAWriteDelaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, _ := newTestQueue(1<<30, 1)
+		var saved []time.Duration
+		began := time.Now()
+		q.journaled = func() { saved = append(saved, time.Since(began)) }
+		q.push(testItem("a", "event 1"))
+		time.Sleep(70 * time.Millisecond) // a write takes until now
+		q.done = []uint64{7}
+		q.saveAgain(time.Time{})
+		time.Sleep(time.Second)
+		if len(saved) != 1 || saved[0] < saveAge || saved[0] > saveAge+saveEvery {
+			t.Errorf("written after %v", saved)
+		}
+		q.stop()
+	})
+}
