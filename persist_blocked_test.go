@@ -242,6 +242,7 @@ func TestWhatIsDoneDuringAWriteDelaysNothing(t *testing.T) {
 		q.done = []uint64{7}
 		q.saveAgain(time.Time{})
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if len(saved) != 1 || saved[0] < saveAge || saved[0] > saveAge+saveEvery {
 			t.Errorf("written after %v", saved)
 		}
