@@ -282,6 +282,9 @@ func (d *delivery) shutdown(ctx context.Context) error {
 	}
 	d.nothingToLose()
 	cause := d.awaitFlushed(ctx, d.pointless)
+	if cause == errPointless && !inTime(ctx, d.journal.saveAll) { // so there is something to lose
+		cause = d.awaitFlushed(ctx, nil)
+	}
 	if !d.finishing.CompareAndSwap(false, true) {
 		<-d.finished
 		return d.lost
@@ -308,7 +311,7 @@ func (d *delivery) shutdown(ctx context.Context) error {
 // any more but its caller, so that a logger may call Shutdown.
 func (d *delivery) abandon(cause error) {
 	o := shutdown
-	if d.journal != nil && d.saved() {
+	if d.journal != nil && inTime(context.Background(), d.journal.close) {
 		o = saved
 	}
 	left, over := d.queue.abandon(o)
@@ -334,16 +337,17 @@ func (d *delivery) abandon(cause error) {
 	d.counts.losses.flush()
 }
 
-// saved writes what is pending to the journal, unless the disk takes too long.
-func (d *delivery) saved() bool {
-	ok := make(chan bool, 1)
-	time.AfterFunc(0, func() { ok <- d.journal.close() })
-	patience := time.NewTimer(cancelGrace)
-	defer patience.Stop()
+// inTime reports whether the function returns true before ctx is done, and the disk
+// takes no longer than cancelGrace.
+func inTime(ctx context.Context, f func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, cancelGrace)
+	defer cancel()
+	result := make(chan bool, 1)
+	time.AfterFunc(0, func() { result <- f() })
 	select {
-	case saved := <-ok:
-		return saved
-	case <-patience.C:
+	case ok := <-result:
+		return ok
+	case <-ctx.Done():
 		return false
 	}
 }

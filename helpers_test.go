@@ -8,6 +8,7 @@ import (
 	"log"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if child, ok := children[os.Getenv(childVariable)]; ok {
+		os.Exit(child())
+	}
 	klog.SetLogger(logr.Discard()) // client-go's own complaints
 	log.SetOutput(io.Discard)      // and net/http's
 	goleak.VerifyTestMain(m)

@@ -36,6 +36,9 @@ const (
 	compactFrom = 64 << 10
 )
 
+// errPaused is why a journal that failed less than journalPause ago is not written.
+var errPaused = errors.New("the journal is paused")
+
 // persistence keeps what is pending in a journal, so that the next process can
 // deliver it. It runs on the goroutine of a timer that is set only while there is
 // something to write, and never under the lock of the queue.
@@ -66,6 +69,7 @@ func openPersistence(d *delivery) (*persistence, []*item, error) {
 		it, err := decodeItem(e)
 		if err != nil {
 			damage = errors.Join(damage, err)
+			d.queue.done = append(d.queue.done, e.ID)
 			continue
 		}
 		items = append(items, it)
@@ -96,33 +100,54 @@ func journalName(controller, endpoint string) string {
 func (p *persistence) save() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.journal != nil && p.mended() {
+	switch {
+	case p.journal == nil || time.Now().Before(p.paused):
+	case p.paused.IsZero():
 		p.check(p.append(saveAge))
+	default:
+		p.check(p.rewrite())
 	}
 	p.d.queue.saveAgain(p.paused)
 }
 
-// mended reports whether the journal can be written. After a pause it is made
-// anew from what is pending.
-func (p *persistence) mended() bool {
-	switch {
-	case p.paused.IsZero():
-		return true
-	case time.Now().Before(p.paused):
+// saveAll writes all that is pending, also in a pause, and reports whether the
+// journal has it then.
+func (p *persistence) saveAll() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.saveAllLocked()
+}
+
+func (p *persistence) saveAllLocked() bool {
+	if p.journal == nil {
 		return false
 	}
-	p.paused = time.Time{}
-	return p.check(p.rewrite())
+	select {
+	case <-p.d.finished:
+		return false // Too late. What was pending counts as lost; the file may still have it.
+	default:
+	}
+	err := errPaused
+	if p.paused.IsZero() {
+		err = p.append(0)
+	}
+	if err == nil {
+		err = p.journal.Append(nil, nil) // fails if the file was removed
+	}
+	if err != nil {
+		err = p.rewrite()
+	}
+	return p.check(err)
 }
 
 // append writes what has waited for at least the given time, and what is done.
 func (p *persistence) append(age time.Duration) error {
-	for {
-		batch, done := p.d.queue.unsaved(age)
+	for upTo := p.d.queue.last(); ; {
+		batch, done := p.d.queue.unsaved(age, upTo), p.d.queue.takeDone()
 		if len(batch)+len(done) == 0 {
 			break
 		}
-		if err := p.journal.Append(p.entries(batch), done); err != nil {
+		if err := p.journal.Append(p.entries(nil, batch), done); err != nil {
 			return err
 		}
 	}
@@ -132,20 +157,35 @@ func (p *persistence) append(age time.Duration) error {
 	return nil
 }
 
-func (p *persistence) rewrite() error { return p.journal.Rewrite(p.entries(p.d.queue.allSaved())) }
+// rewrite writes the journal anew from what is pending.
+func (p *persistence) rewrite() error {
+	var all []journal.Entry
+	for upTo := p.d.queue.unsaveAll(); ; {
+		batch := p.d.queue.unsaved(0, upTo)
+		if len(batch) == 0 {
+			return p.journal.Rewrite(all)
+		}
+		all = p.entries(all, batch)
+	}
+}
 
-// check notes an error, and reports whether there was none.
+// check notes an error, or that there is none any more. It reports whether there is
+// none.
 func (p *persistence) check(err error) bool {
 	p.countSize()
-	if err == nil {
-		return true
+	before := p.paused
+	switch {
+	case err != nil:
+		p.d.counts.journalErrors.Add(1)
+		p.paused = time.Now().Add(journalPause)
+		if before.IsZero() {
+			p.d.log.Error(err, "Journal cannot be written, events are kept in memory only", "again", journalPause.String())
+		}
+	case !before.IsZero():
+		p.paused = time.Time{}
+		p.d.log.Info("Journal works again")
 	}
-	p.d.counts.journalErrors.Add(1)
-	if p.paused.IsZero() {
-		p.d.log.Error(err, "Journal cannot be written, events are kept in memory only", "again", journalPause.String())
-	}
-	p.paused = time.Now().Add(journalPause)
-	return false
+	return err == nil
 }
 
 func (p *persistence) countSize() {
@@ -159,20 +199,16 @@ func (p *persistence) countSize() {
 func (p *persistence) close() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var err error
-	if p.paused.IsZero() {
-		err = p.append(0)
-	} else {
-		err = p.rewrite()
+	saved := p.saveAllLocked()
+	if err := p.journal.Close(); err != nil {
+		saved = p.check(err)
 	}
-	saved := p.check(errors.Join(err, p.journal.Close()))
 	p.d.counts.journalBytes.Add(-p.size)
 	p.journal = nil
 	return saved
 }
 
-func (p *persistence) entries(items []savedItem) []journal.Entry {
-	entries := make([]journal.Entry, 0, len(items))
+func (p *persistence) entries(entries []journal.Entry, items []savedItem) []journal.Entry {
 	for i := range items {
 		entries = append(entries, items[i].encode(p.d.controller, p.d.instance))
 	}
@@ -188,6 +224,9 @@ type savedItem struct {
 
 // encode makes an entry of the journal: the key, the time, and the payload.
 func (s *savedItem) encode(controller, instance string) journal.Entry {
+	if n := len(s.metadata); n <= len(s.few) {
+		s.metadata = s.few[:n] // of the copy: that of the item changes when an event is folded into it
+	}
 	b := make([]byte, 0, 24+s.bytes)
 	b = binary.LittleEndian.AppendUint64(b, s.key.source)
 	b = binary.LittleEndian.AppendUint64(b, s.key.number)
@@ -220,6 +259,11 @@ func decodeItem(e journal.Entry) (*item, error) {
 // What follows is the part of the queue that knows of the journal. unsavedFirst
 // is the pending event that is not in the journal and was recorded first; all
 // behind it are not there either, since events come to the end of pending only.
+//
+// Rewriting goes through all of pending again, a batch at a time: to copy 30,000
+// events at once takes 10 ms, for which every recording call would wait. Meanwhile
+// events behind unsavedFirst still say that they are saved. That does no harm: the
+// journal leaves out a "done" for what it does not have.
 
 // restore puts events back that an earlier process left.
 func (q *queue) restore(items []*item) (lost loss, startWorker bool) {
@@ -236,6 +280,7 @@ func (q *queue) restore(items []*item) (lost loss, startWorker bool) {
 		}
 		if !fits {
 			q.done = append(q.done, it.seq)
+			q.armSaveLocked(saveAge)
 			continue
 		}
 		l := q.lanes[key]
@@ -291,39 +336,52 @@ func (q *queue) saveAgain(paused time.Time) {
 	switch {
 	case !paused.IsZero():
 		q.armSaveLocked(time.Until(paused))
+	case q.unsavedFirst != nil: // first, since it is the one that cannot wait
+		q.armSaveLocked(max(saveEvery, saveAge-time.Since(q.unsavedFirst.recorded)))
 	case len(q.done) > 0:
 		q.armSaveLocked(saveAge)
-	case q.unsavedFirst != nil:
-		q.armSaveLocked(max(saveEvery, saveAge-time.Since(q.unsavedFirst.recorded)))
 	}
 }
 
-// unsaved returns a batch of events that have waited for at least the given time
-// and are not in the journal, and those that are there and done. They count as
-// written from now on: after an error, all is written anew.
-func (q *queue) unsaved(age time.Duration) (batch []savedItem, done []uint64) {
+// last is the sequence number of the event that was recorded last. Who writes what
+// is pending stops there, and so comes to an end while others record.
+func (q *queue) last() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.seq
+}
+
+// unsaved returns a batch of events, up to a sequence number, that are not in the
+// journal and have waited for at least the given time. They count as written from
+// now on: after an error, all is written anew.
+func (q *queue) unsaved(age time.Duration, upTo uint64) (batch []savedItem) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	for len(batch) < saveBatch && q.unsavedFirst != nil && now.Sub(q.unsavedFirst.recorded) >= age {
-		it := q.unsavedFirst
+	for it := q.unsavedFirst; it != nil && it.seq <= upTo && len(batch) < saveBatch; it = it.next {
+		if age > 0 && now.Sub(it.recorded) < age {
+			break
+		}
 		it.saved = true
 		batch = append(batch, savedItem{it.notification, it.seq, it.key})
 		q.unsavedFirst = it.next
 	}
-	done, q.done = q.done, nil
-	return batch, done
+	return batch
 }
 
-// allSaved returns all pending events, which count as written from now on.
-func (q *queue) allSaved() []savedItem {
+// takeDone returns what is in the journal and done.
+func (q *queue) takeDone() (done []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	all := make([]savedItem, 0, q.size)
-	for it := q.pending.front; it != nil; it = it.next {
-		it.saved = true
-		all = append(all, savedItem{it.notification, it.seq, it.key})
-	}
-	q.unsavedFirst, q.done = nil, nil
-	return all
+	done, q.done = q.done, nil
+	return done
+}
+
+// unsaveAll makes all pending events count as not written, and returns the last
+// sequence number.
+func (q *queue) unsaveAll() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.unsavedFirst, q.done = q.pending.front, nil
+	return q.seq
 }
