@@ -21,7 +21,7 @@ import (
 // What operations.md says about limits, and about a recorder for each event. These
 // are no promises: if one of them becomes better, the page must say so.
 
-func TestOperationsLimitOneObjectAndStatus500(t *testing.T) {
+func TestOperationsLimitFewObjectsAndStatus500(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 		tr.Behave(eventstest.Status(500))
 		h := newHarness(t, tr.URL(), on(tr))
@@ -40,8 +40,8 @@ func TestOperationsLimitOneObjectAndStatus500(t *testing.T) {
 		h.wantOutcomes(map[string]int{"exhausted": 1, "pending": 1})
 		h.shutdownNow()
 	})
-	// With a second object, or another status, it is an outage.
-	for _, other := range []struct{ status, objects int }{{500, 2}, {502, 1}, {503, 1}, {504, 1}} {
+	// With four objects, or another status, it is an outage.
+	for _, other := range []struct{ status, objects int }{{500, 4}, {502, 1}, {503, 1}, {504, 1}} {
 		bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 			tr.Behave(eventstest.Status(other.status))
 			h := newHarness(t, tr.URL(), on(tr))
