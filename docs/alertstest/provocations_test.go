@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,6 +26,7 @@ type provocation struct {
 	controller string
 	alerts     []string
 	options    []events.Option
+	journaled  bool // has a journal, in a directory of its own
 
 	begin func(*controller)      // once
 	tick  func(*controller, int) // then, every tickEvery, with 0, 1, 2, …
@@ -40,8 +43,7 @@ const (
 	shortBacklog = 3 // seconds
 )
 
-// provocations has each alert of docs/alerts.yaml exactly once. A loss alert may
-// be ahead of the recorder: it is passed over while there is no such outcome.
+// provocations has each alert of docs/alerts.yaml exactly once.
 var provocations = []provocation{
 	{
 		controller: "outage",
@@ -117,6 +119,17 @@ var provocations = []provocation{
 		},
 	},
 	{
+		// The journal is removed while events are pending.
+		controller: "journaled",
+		alerts:     []string{"EventRecorderJournalFails"},
+		journaled:  true,
+		begin: func(c *controller) {
+			c.endpoint.Down()
+			_ = os.RemoveAll(c.dir)
+			c.say(0, "nowhere to write it")
+		},
+	},
+	{
 		controller: healthy,
 		begin:      func(*controller) {},
 		tick:       sayEachSecond,
@@ -136,22 +149,28 @@ type controller struct {
 	provocation
 	*events.EventRecorder
 	endpoint *eventstest.Endpoint
+	dir      string // of the journal
 }
 
 // newController makes the controller of a provocation. It has no trouble yet.
-func newController(p provocation, registry *prometheus.Registry) (*controller, error) {
+// A journal is below dir.
+func newController(p provocation, registry *prometheus.Registry, dir string) (*controller, error) {
 	endpoint := eventstest.NewEndpoint()
+	dir = filepath.Join(dir, p.controller)
 	options := append([]events.Option{
 		events.WithMetricsRegisterer(registry),
 		events.WithRetryWait(20*time.Millisecond, 200*time.Millisecond),
 		events.WithTimeout(2 * time.Second),
 	}, p.options...)
+	if p.journaled {
+		options = append(options, events.WithJournal(dir))
+	}
 	recorder, err := events.NewRecorderForScheme(scheme.Scheme, nil, logr.Discard(), endpoint.URL(), p.controller, options...)
 	if err != nil {
 		endpoint.Close()
 		return nil, err
 	}
-	return &controller{p, recorder, endpoint}, nil
+	return &controller{p, recorder, endpoint, dir}, nil
 }
 
 // say records an event about one of the controller's objects.
