@@ -337,6 +337,18 @@ func TestDroppingTheHeadOfALaneEndsItsWait(t *testing.T) {
 	}
 }
 
+// Or an object that records often would be posted as often, whatever the endpoint
+// asked for.
+func TestAnEventThatIsRecordedDoesNotEndTheWaitOfItsObject(t *testing.T) {
+	q, _ := newTestQueue(1<<20, 2)
+	q.push(testItem("a", "a0"))
+	it := taken(q)
+	q.retry(it, time.Minute, true)
+	if _, start := q.push(testItem("a", "a1")); start || it.lane.place != waiting {
+		t.Errorf("the wait is over, worker wanted: %v", start)
+	}
+}
+
 func TestRetryWhileDownIsReadyAtOnceUnlessTheEndpointAskedToWait(t *testing.T) {
 	for _, test := range []struct {
 		down, drain, asked bool
