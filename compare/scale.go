@@ -45,10 +45,10 @@ var full = scale{
 	callBurst:  100,
 	peerBurst:  20,
 
-	deliveryPairs:  15,
-	deliveryEvents: 2000,
+	deliveryPairs:  25,
+	deliveryEvents: 1500,
 	answerTime:     5 * time.Millisecond,
-	deliveryTime:   400 * time.Millisecond,
+	deliveryTime:   150 * time.Millisecond,
 
 	duplicates: 1000,
 
