@@ -42,7 +42,9 @@ var measurements = []struct {
 	{"outage", measureOutage},
 	{"recovery", measureRecovery},
 	{"order", measureOrder},
+	{"half", measureHalf},
 	{"shutdown", measureShutdown},
+	{"kill", measureKill},
 	{"growth", measureGrowth},
 }
 
