@@ -60,8 +60,8 @@ compare-test: ## the tests of the comparison with other recorders
 	cd compare && $(GO) test ./...
 	cd compare/wiring && $(GO) test ./...
 
-compare: ## measures this recorder and others, for the table in README.md
-	cd compare && $(GO) run .
+compare: ## measures this recorder and others, for the table in compare/README.md
+	cd compare && $(GO) run . -write README.md
 
 # KUBEBUILDER_ASSETS may name an API server; otherwise one is built, once.
 e2e: ## the tests against a real API server (the first run builds it: minutes)

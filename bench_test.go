@@ -116,7 +116,13 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestARecordingCallAllocatesAtMostEightTimesMoreThanTheWrappedRecorder(t *testing.T) {
+// underRace says that the race detector is on.
+var underRace bool
+
+func TestARecordingCallAllocatesAtMostFourTimesMoreThanTheWrappedRecorder(t *testing.T) {
+	if underRace {
+		t.Skip("the race detector allocates too")
+	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "podinfo", Namespace: "apps", UID: "6c1ee2f5", ResourceVersion: "123456"}}
 	annotations := map[string]string{"kustomize.toolkit.fluxcd.io/revision": "main@sha1:3b2a1c", "event.toolkit.fluxcd.io/cluster": "staging"}
 	broadcaster := record.NewBroadcaster()
@@ -143,7 +149,7 @@ func TestARecordingCallAllocatesAtMostEightTimesMoreThanTheWrappedRecorder(t *te
 	}
 	ours.Event(pod, "Normal", "Progressing", "the lane and the worker are there") // as in any burst but for its first call
 	base := allocations(wrapped)
-	if more := allocations(ours) - base; more > 8 {
+	if more := allocations(ours) - base; more > 4 {
 		t.Errorf("%v allocations more than %v", more, base)
 	}
 }

@@ -121,7 +121,9 @@ func TestNoTimerOfTheJournalIsSetWhileNothingIsPendingNorAfterAShutdown(t *testi
 		if !q.idle() {
 			t.Error("not idle though all is in the journal")
 		}
-		answer = answers202{}
+		opened := make(chan struct{})
+		close(opened)
+		answer = heldEndpoint(opened)
 		if err := r.Flush(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -376,10 +376,11 @@ func (q *queue) armLocked(now time.Time) {
 	}
 }
 
-// appendLocked puts an event at the end of a lane.
+// appendLocked puts an event at the end of a lane. If that waits, it goes on waiting.
 func (q *queue) appendLocked(l *lane, it *item) {
 	it.lane = l
-	if l.head == nil {
+	first := l.head == nil
+	if first {
 		l.head = it
 	} else {
 		l.tail.behind = it
@@ -388,7 +389,9 @@ func (q *queue) appendLocked(l *lane, it *item) {
 	q.pending.pushBack(it)
 	q.addedLocked(it)
 	q.resizeLocked(1, it.bytes)
-	q.reclassLocked(l)
+	if first {
+		q.reclassLocked(l)
+	}
 }
 
 // foldLocked puts an event in the place of one that says the same. What that one

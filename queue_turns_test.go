@@ -214,7 +214,6 @@ func TestDroppingTheHeadOfALaneDoesNotCostItItsTurn(t *testing.T) {
 	wantMessages(t, takeAll(q), "a1", "b0", "c0", "a2")
 }
 
-// The wait, and the place among the failed ones, were those of the event that is gone.
 // The first probe starts at once; one second to two between those that follow,
 // whatever the number of objects, and one second in a drain.
 func TestThePaceOfProbes(t *testing.T) {
@@ -289,4 +288,16 @@ func TestProbesGoRoundTheLanes(t *testing.T) {
 			t.Errorf("asked %v", asked)
 		}
 	})
+}
+
+// Or an object that records often would be posted as often, whatever the endpoint
+// asked for.
+func TestAnEventThatIsRecordedDoesNotEndTheWaitOfItsObject(t *testing.T) {
+	q, _ := newTestQueue(1<<20, 2)
+	q.push(testItem("a", "a0"))
+	it := taken(q)
+	q.retry(it, time.Minute, true)
+	if _, start := q.push(testItem("a", "a1")); start || it.lane.place != waiting {
+		t.Errorf("the wait is over, worker wanted: %v", start)
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -35,7 +36,11 @@ func measureCalls(r *report, s scale) error {
 		return err
 	}
 
-	var medians []time.Duration
+	var medians []time.Duration // with room in the queue
+	var full time.Duration
+	added := func(state endpointState) time.Duration {
+		return median(m.samples[series{ours, state.name}]) - median(m.samples[series{clientGo, states[0].name}])
+	}
 	for _, state := range states {
 		row := r.row("recording call (median · 99.9th percentile), endpoint " + state.name)
 		for _, c := range []column{ours, fluxPeer, goroutine, clientGo} {
@@ -46,17 +51,23 @@ func measureCalls(r *report, s scale) error {
 		if cell, ok := blocked[state.name]; ok {
 			row.set(fluxPeer, "%s", cell)
 		}
-		medians = append(medians, median(m.samples[series{ours, state.name}]))
+		if our := median(m.samples[series{ours, state.name}]); state.full {
+			full = our
+		} else {
+			medians = append(medians, our)
+		}
 	}
 
 	healthy := states[0].name
 	ratio := float64(median(m.samples[series{fluxPeer, healthy}])) / float64(medians[0])
 	r.goal(ratio >= 10, "recording call at least 10 times as fast as the peer's with a healthy endpoint", "%.0f times", ratio)
-	r.goal(spread(medians) <= 1.3, "recording call independent of the endpoint's state within a factor of 1.3 (medians)", "%.2f", spread(medians))
+	r.goal(spread(medians) <= 1.15, "recording call independent of the endpoint's state within a factor of 1.15 (medians)", "%.2f", spread(medians))
+	r.goal(spread(append(medians, full)) <= 1.3, "the same within 1.3 with a full queue, of which each call drops an event", "%.2f", spread(append(medians, full)))
+	r.goal(added(states[0]) <= 700*time.Nanosecond, "recording call at most 0.7 µs longer than that of client-go's recorder alone", "%s", duration(added(states[0])))
 	r.note("Recording calls: client-go's recorder is behind each of them, so its column is what of each call is not the notification. "+
 		"The endpoints are on this machine: over a network the peer's calls are longer by the round trip. "+
 		"The 99.9th percentile is that of the processors, which are also posting, receiving and collecting garbage: a call now and then waits for one. "+
-		"Of the peer, one call was measured where it blocks, and %s where it does not.", count(len(m.samples[series{fluxPeer, healthy}])))
+		"Of the peer, %d calls were measured where it blocks, and %s where it does not.", m.runs(), count(len(m.samples[series{fluxPeer, healthy}])))
 	return nil
 }
 
@@ -117,35 +128,41 @@ func (m *callMeasurement) close() {
 	}
 }
 
-// blockedCalls makes one call of the peer in each state in which it blocks, all
+// blockedCalls makes some calls of the peer in each state in which it blocks, all
 // at the same time: they wait and do nothing.
 func (m *callMeasurement) blockedCalls(states []endpointState) (map[string]string, error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	cells := make(map[string]string)
+	times := make(map[string][]time.Duration)
 	for _, state := range states {
 		if !state.blocks {
 			continue
 		}
-		// Its Kubernetes event goes nowhere: nobody waits for this one.
-		r, err := newRecorder(fluxPeer, state.url, nil, silent())
-		if err != nil {
-			return nil, err
-		}
-		wg.Go(func() {
-			took, ended := within(m.budget, func() {
-				r.AnnotatedEventf(pod("podinfo"), annotations, corev1.EventTypeNormal, "Progressing", "Health check passed in %d ms", 1)
-			})
-			cell := duration(took) + " (1 call)"
-			if !ended {
-				cell = "> " + duration(took)
+		for range m.runs() {
+			// Its Kubernetes event goes nowhere: nobody waits for this one.
+			r, err := newRecorder(fluxPeer, state.url, nil, silent())
+			if err != nil {
+				return nil, err
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			cells[state.name] = cell
-		})
+			wg.Go(func() {
+				took, _ := within(m.budget, func() {
+					r.AnnotatedEventf(pod("podinfo"), annotations, corev1.EventTypeNormal, "Progressing", "Health check passed in %d ms", 1)
+				})
+				mu.Lock()
+				defer mu.Unlock()
+				times[state.name] = append(times[state.name], took)
+			})
+		}
 	}
 	wg.Wait()
+	cells := make(map[string]string)
+	for name, took := range times {
+		more := ""
+		if median(took) >= m.budget {
+			more = "> "
+		}
+		cells[name] = fmt.Sprintf("%s%s (%d calls)", more, duration(median(took)), len(took))
+	}
 	return cells, nil
 }
 

@@ -26,6 +26,20 @@ func TestOnlyOursPostsAboutClusterScopedObjects(t *testing.T) {
 	}
 }
 
+func TestOnlyOursNamesItselfAndTheEvent(t *testing.T) {
+	o, p := bodies(t, calls()[0])
+	ours, peers := o.requests()[0].Header, p.requests()[0].Header
+	if got := ours.Get("User-Agent"); got != "eventrecorder-events" {
+		t.Errorf("ours is the User-Agent %q", got)
+	}
+	if got := peers.Get("User-Agent"); !strings.HasPrefix(got, "Go-http-client/") {
+		t.Errorf("the peer's is the User-Agent %q, it is known to have that of net/http", got)
+	}
+	if ours.Get("Idempotency-Key") == "" || peers.Get("Idempotency-Key") != "" {
+		t.Errorf("the keys are %q and the peer's %q", ours.Get("Idempotency-Key"), peers.Get("Idempotency-Key"))
+	}
+}
+
 func TestOfOneKeyOursKeepsTheCallersValueAndThePeerTheObjects(t *testing.T) {
 	const key = "event.toolkit.fluxcd.io/cluster"
 	c := calls()[0]

@@ -1,7 +1,10 @@
 // Command compare measures this library against the alternatives, in one run
 // and with public tools only, and prints a Markdown table:
 //
-//	go run . [-quick] [-only regexp] [-cpuprofile file]
+//	go run . [-quick] [-only regexp] [-cpuprofile file] [-write file]
+//
+// With -write the table also replaces what is between the marks
+// <!-- compare:begin --> and <!-- compare:end --> of a file.
 //
 // The alternatives are the recorder of github.com/fluxcd/pkg/runtime/events,
 // a goroutine per event that posts with the same retrying client, client-go's
@@ -17,6 +20,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,6 +28,7 @@ import (
 	"os"
 	"regexp"
 	"runtime/pprof"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -42,7 +47,9 @@ var measurements = []struct {
 	{"outage", measureOutage},
 	{"recovery", measureRecovery},
 	{"order", measureOrder},
+	{"half", measureHalf},
 	{"shutdown", measureShutdown},
+	{"kill", measureKill},
 	{"growth", measureGrowth},
 }
 
@@ -50,6 +57,7 @@ func main() {
 	quick := flag.Bool("quick", false, "a few seconds in all, to see that everything runs; the numbers mean nothing")
 	only := flag.String("only", "", "run the measurements whose name matches this `regexp`")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of the run to this `file`")
+	write := flag.String("write", "", "put the report between the marks of this Markdown `file` too")
 	flag.Parse()
 	quieten()
 
@@ -64,10 +72,34 @@ func main() {
 	if *quick {
 		s = quickly
 	}
-	if err := run(os.Stdout, os.Stderr, s, *only, *profile); err != nil {
+	var report bytes.Buffer
+	err := run(io.MultiWriter(os.Stdout, &report), os.Stderr, s, *only, *profile)
+	if *write != "" && (err == nil || errors.Is(err, errGoalMissed)) {
+		err = errors.Join(err, replaceReport(*write, report.String()))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "compare:", err)
 		os.Exit(1)
 	}
+}
+
+const (
+	beginMark = "<!-- compare:begin -->\n"
+	endMark   = "<!-- compare:end -->\n"
+)
+
+// replaceReport puts a report between the marks of a file.
+func replaceReport(name, report string) error {
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("-write: %w", err)
+	}
+	before, rest, begins := strings.Cut(string(content), beginMark)
+	_, after, ends := strings.Cut(rest, endMark)
+	if !begins || !ends {
+		return fmt.Errorf("-write: %s has no marks", name)
+	}
+	return os.WriteFile(name, []byte(before+beginMark+report+endMark+after), 0o644)
 }
 
 // quieten silences client-go and controller-runtime: what they say about the API

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -45,13 +47,70 @@ func TestQuickRunFillsTheTable(t *testing.T) {
 		t.Errorf("the table has %d rows, want %d or more:\n%s", rows, want, out.String())
 	}
 	for _, part := range []string{
-		"github.com/eventrecorder/events", "fluxcd/pkg/runtime v", "go1.", "these numbers mean nothing",
+		"github.com/eventrecorder/events", "fluxcd/pkg/runtime v", "go1.", "these numbers mean nothing", "each number is the median of at least",
 		"\nGoals:\n", "\nHow to read it:\n", "\nWhat the others do better:\n",
 	} {
 		if !strings.Contains(strings.ToLower(out.String()), strings.ToLower(part)) {
 			t.Errorf("the report lacks %q", part)
 		}
 	}
+}
+
+func TestTheReportReplacesWhatIsBetweenTheMarks(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "README.md")
+	if err := os.WriteFile(name, []byte("before\n"+beginMark+"old\n"+endMark+"after\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceReport(name, "new\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := readFile(t, name); got != "before\n"+beginMark+"new\n"+endMark+"after\n" {
+		t.Errorf("the file is %q", got)
+	}
+	if err := os.WriteFile(name, []byte("no marks\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceReport(name, "new\n"); err == nil {
+		t.Error("a file without marks is no error")
+	}
+}
+
+// The README of the library quotes the table, in bold.
+func TestTheReadmeQuotesTheTable(t *testing.T) {
+	table := readFile(t, "README.md")
+	_, section, _ := strings.Cut(readFile(t, "../README.md"), "## Side by side\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	quotes := regexp.MustCompile(`\*\*([^*]+)\*\*`).FindAllStringSubmatch(section, -1)
+	if len(quotes) < 3 {
+		t.Errorf("only %d figures in bold in %q", len(quotes), section)
+	}
+	for _, quote := range quotes {
+		if !strings.Contains(table, quote[1]) {
+			t.Errorf("%q is not in the table", quote[1])
+		}
+	}
+}
+
+// The table has the rows that the program writes today, and no quick run's numbers.
+func TestTheTableIsCurrent(t *testing.T) {
+	table := readFile(t, "README.md")
+	if strings.Contains(table, "mean nothing") {
+		t.Error("the table is that of a quick run")
+	}
+	for _, part := range append([]string{"| | " + strings.Join(headings[:], " | ") + " |"}, theirStrengths...) {
+		if !strings.Contains(table, part) {
+			t.Errorf("make compare has not been run since this changed: %q", part)
+		}
+	}
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
 }
 
 func TestOnlyRunsWhatMatches(t *testing.T) {

@@ -77,7 +77,10 @@ func (r *report) print(w io.Writer, s scale, took time.Duration) {
 	}
 	fmt.Fprintf(w, "Measured on %s in %v; %d cores, %s/%s, %s.\n",
 		time.Now().Format(time.DateOnly), took.Round(time.Second), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-	fmt.Fprintf(w, "%s.\n\n", strings.Join(versions(), ", "))
+	fmt.Fprintf(w, "%s.\n", strings.Join(versions(), ", "))
+	fmt.Fprintf(w, "Each number is the median of at least %d runs, and the runs of the recorders take turns or are at the same time,\n"+
+		"so other work on the machine disturbs all of them alike. Endpoint and recorders share the machine: read ratios, not rates.\n\n",
+		s.runs())
 
 	fmt.Fprintf(w, "| | %s |\n", strings.Join(headings[:], " | "))
 	fmt.Fprintf(w, "|%s\n", strings.Repeat("---|", columns+1))
@@ -113,13 +116,14 @@ func (r *report) print(w io.Writer, s scale, took time.Duration) {
 
 // theirStrengths is what a table of our own choice would hide.
 var theirStrengths = []string{
-	"The peer posts before its call returns: the caller then knows that the event was taken or given up (it is told by the log only), " +
-		"and a process that is killed, not stopped, loses no event but the one in its hands. This library loses what is pending.",
+	"The peer posts before its call returns. A process that is killed loses only the events whose calls have not returned. " +
+		"This library loses what is pending, with a journal what was recorded in the last 100 ms.",
 	"The peer and client-go hold no memory for the endpoint and start no goroutine. This library holds up to its limit (16 MiB) while the endpoint is down.",
 	"With one caller, the peer posts the events of all objects in the order of the calls. Here that order holds for each object only.",
 	"The peer's recorder has no state: nothing to flush, nothing to shut down, no metrics to register.",
 	"client-go alone is all that is needed where nobody is notified.",
-	"A goroutine per event posts every event at once, however many there are, where this library posts 8 at a time unless told otherwise.",
+	"A goroutine per event posts every event at once, however many there are. This library posts 32 at a time unless told otherwise, " +
+		"and one at a time for each object, so that it needs longer for an object with many events.",
 }
 
 // versions names what was compared.

@@ -33,6 +33,11 @@ type scale struct {
 
 	latency time.Duration // of the endpoint during the shutdown
 
+	halfObjects int
+	halfEvents  int // per object
+
+	killEvents int
+
 	growthEvents int
 	growthRounds int
 	objects      []int
@@ -45,24 +50,29 @@ var full = scale{
 	callBurst:  100,
 	peerBurst:  20,
 
-	deliveryPairs:  15,
-	deliveryEvents: 2000,
+	deliveryPairs:  25,
+	deliveryEvents: 1500,
 	answerTime:     5 * time.Millisecond,
-	deliveryTime:   400 * time.Millisecond,
+	deliveryTime:   150 * time.Millisecond,
 
 	duplicates: 1000,
 
 	outageEvents: 100_000,
 
-	recoveryEvents:  4000,
-	recoveryObjects: 400,
+	recoveryEvents:  2000,
+	recoveryObjects: 200,
 	outage:          20 * time.Second, // longer than the peer retries: 15 s
 
 	orderObjects: 100,
-	orderEvents:  100,
+	orderEvents:  50,
 	pace:         20 * time.Millisecond,
 
 	latency: 20 * time.Millisecond,
+
+	halfObjects: 100,
+	halfEvents:  10,
+
+	killEvents: 1000,
 
 	growthEvents: 100_000,
 	growthRounds: 7,
@@ -95,6 +105,11 @@ var quickly = scale{
 	pace:         time.Millisecond,
 
 	latency: time.Millisecond,
+
+	halfObjects: 2,
+	halfEvents:  1,
+
+	killEvents: 5,
 
 	growthEvents: 100,
 	growthRounds: 1,

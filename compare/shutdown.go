@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -37,16 +38,21 @@ const (
 // measureShutdown fills the row about a manager that stops.
 func measureShutdown(r *report, s scale) error {
 	row := r.row(fmt.Sprintf("%d events when a manager stops, endpoint %v away: lost", shutdownEvents, s.latency))
-	for _, c := range []column{ours, fluxPeer, goroutine} {
-		lost, took, err := stopManager(c, s.latency)
-		if err != nil {
-			return fmt.Errorf("%v: %w", c, err)
-		}
-		row.set(c, "%s (the stop takes %s)", none(lost), duration(took))
-		if c == ours {
-			r.goal(lost == 0, "nothing lost when a manager stops", "%s of %d", none(lost), shutdownEvents)
+	losses, times := make(map[column][]int), make(map[column][]time.Duration)
+	for range s.runs() {
+		for _, c := range []column{ours, fluxPeer, goroutine} {
+			lost, took, err := stopManager(c, s.latency)
+			if err != nil {
+				return fmt.Errorf("%v: %w", c, err)
+			}
+			losses[c], times[c] = append(losses[c], lost), append(times[c], took)
 		}
 	}
+	for c := range losses {
+		row.set(c, "%s (the stop takes %s)", none(median(losses[c])), duration(median(times[c])))
+	}
+	most := slices.Max(losses[ours])
+	r.goal(most == 0, "nothing lost when a manager stops, in any run", "%s of %d", none(most), shutdownEvents)
 	return nil
 }
 

@@ -100,7 +100,7 @@ func tellBoth(ctx context.Context, plan story.Plan) ([2]telling, error) {
 		func(url string, client *http.Client) (record.EventRecorder, error) {
 			return events.NewRecorderForScheme(scheme.Scheme, nil, logr.Discard(), url, "dependency",
 				events.WithHTTPClient(client),
-				events.WithRetryWait(plan.WaitMin, plan.WaitMax),
+				events.WithRetryWait(plan.WaitMin, plan.Minute/6), // the defaults: 1 s and 10 s
 				events.WithMetricsRegisterer(prometheus.NewRegistry()))
 		},
 	}

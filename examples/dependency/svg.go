@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"net/http"
 	"strings"
 	"time"
 
@@ -44,6 +45,7 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", "Noto Sans", Helvetica, 
 .stripe { stroke: #ffffff; stroke-opacity: .18; stroke-width: 5 }
 .line { fill: #d1d9e0 }
 .away { fill: #59636e }
+.told { fill: #9a6700 }
 .ready { fill: #1a7f37 }
 .tick { fill: none; stroke: #ffffff; stroke-width: 2.2; stroke-linecap: round; stroke-linejoin: round }
 @media (prefers-color-scheme: dark) {
@@ -60,6 +62,7 @@ text { fill: #f0f6fc }
 .blocked { fill: #cf3a33 }
 .line { fill: #3d444d }
 .away { fill: #a3abb5 }
+.told { fill: #d4a72c }
 .ready { fill: #2ea043 }
 }
 `
@@ -85,7 +88,7 @@ func drawSVG(plan story.Plan, tellings [2]telling) []byte {
 
 	d.text(margin, 42, "title", "B waits for A. Must it wait for the notification endpoint too?")
 	d.text(margin, 66, "muted", "The endpoint is unreachable for a moment, then says 429 to an event that it has already, with")
-	d.text(margin, 84, "muted", fmt.Sprintf("a Retry-After of %.0f minutes. B looks at A every %.0f seconds and records an event each time.",
+	d.text(margin, 84, "muted", fmt.Sprintf("a Retry-After of %.0f minutes. B checks A every %.0f seconds and records an event each time.",
 		plan.Told(plan.RetryAfter).Minutes(), plan.Told(plan.RetryInterval).Seconds()))
 	d.legend(108)
 
@@ -93,7 +96,7 @@ func drawSVG(plan story.Plan, tellings [2]telling) []byte {
 	for minute := time.Duration(0); minute <= d.end; minute += time.Minute {
 		d.label(d.x(minute), float64(bottom+8), "small muted", "middle", clock(minute))
 	}
-	d.label(chartRight, float64(bottom+26), "small muted", "end", "minutes of the story")
+	d.label(chartRight, float64(bottom+26), "small muted", "end", "minutes")
 	for i, t := range tellings {
 		d.panel(panelTop+i*panelHeight, t)
 	}
@@ -162,16 +165,27 @@ func (d *drawing) panel(top int, t telling) {
 	d.ready(b, rowB, "B ready")
 }
 
-// outage draws when the endpoint could not be reached.
+// outage draws when the endpoint could not be reached, and where it said 429.
 func (d *drawing) outage(t telling, y float64) {
 	d.put(`<rect class="line" x="%d" y="%.1f" width="%d" height="2"/>`, chartLeft, y+5, chartRight-chartLeft)
 	var down time.Duration
+	var told []float64 // where it said 429
 	for _, m := range t.Moments() {
 		switch m.Kind {
 		case story.Down:
 			down = m.At
 		case story.Up:
 			d.bar("away", down, m.At, y, 12)
+		case story.Answered:
+			if m.Status == http.StatusTooManyRequests {
+				told = append(told, d.at(m.At))
+			}
+		}
+	}
+	for i, x := range told {
+		d.put(`<path class="told" d="M%.1f %.1f l6 7 l-6 7 l-6 -7 Z"/>`, x, y-1)
+		if i == len(told)-1 {
+			d.label(x-6, y+26, "small told", "start", answer(d.plan, http.StatusTooManyRequests))
 		}
 	}
 }
@@ -196,7 +210,7 @@ func (d *drawing) legend(y int) {
 		x += int(width) + 8 + labelWidth
 	}
 	item("wait", 24, 14, "not ready yet", 108)
-	item("look", 2.5, 14, "B looks at A, records an event", 206)
+	item("look", 2.5, 14, "B checks A, records an event", 200)
 	stripes := x
 	item("blocked", 24, 14, "B's worker blocked", 144)
 	d.put(`<rect fill="url(#stripes)" x="%d" y="%.1f" width="24" height="14"/>`, stripes, top)

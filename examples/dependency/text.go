@@ -22,7 +22,7 @@ const step = 5 * time.Second
 // writeText prints both timelines side by side, and what came of it.
 func writeText(w io.Writer, plan story.Plan, tellings [2]telling) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "B depends on A, which needs %s. B looks at A every %s and records an event each time.\n",
+	fmt.Fprintf(&b, "B depends on A, which needs %s. B checks A every %s and records an event each time.\n",
 		clock(plan.Told(plan.AReady)), clock(plan.Told(plan.RetryInterval)))
 	fmt.Fprintf(&b, "The endpoint is unreachable for a moment, and answers 429 to what it has already, with a\n"+
 		"Retry-After of %s. A minute of the story takes %s. Times are those of the story.\n\n",

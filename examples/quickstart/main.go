@@ -114,7 +114,7 @@ func replay(ctx context.Context, log *eventLog, endpoint string, length time.Dur
 		events.WithHTTPClient(client),
 		events.WithMetricsRegisterer(tracker.registry),
 		// The defaults in the time of the log, but short enough for the drain.
-		events.WithRetryWait(pace.real(time.Second), min(pace.real(30*time.Second), longestWait)),
+		events.WithRetryWait(pace.real(time.Second), min(pace.real(10*time.Second), longestWait)),
 	)
 	if err != nil {
 		return err

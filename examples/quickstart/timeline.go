@@ -35,7 +35,8 @@ func (t *timeline) printf(format string, args ...any) {
 
 func (t *timeline) heading(log *eventLog, pace pace, embedded bool) {
 	t.printf("%d events of a controller's log, %s, played %.1f times as fast\n"+
-		"as they were recorded; the recorder's waits between attempts are shortened alike.\n", log.events, log.name, float64(pace))
+		"as they were recorded. The waits between an event's attempts are shortened alike, the pace\n"+
+		"at which an endpoint that is down is tried, every 1 to 2 s, is not.\n", log.events, log.name, float64(pace))
 	if embedded {
 		t.printf("The notification endpoint is embedded; it goes down and comes back on the way.\n")
 	}

@@ -2,7 +2,7 @@
 // caller.
 //
 // Object B depends on object A. A needs a good two minutes to become ready;
-// meanwhile B looks at A every 30 seconds and records DependencyNotReady each
+// meanwhile B checks A every 30 seconds and records DependencyNotReady each
 // time. The notification endpoint is unreachable for a moment, and when it is back it
 // answers 429 with a Retry-After of five minutes, since it has the event
 // already. A recorder that posts on its caller's goroutine and finds the 429 on

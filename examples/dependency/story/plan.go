@@ -12,10 +12,10 @@ type Plan struct {
 	Minute time.Duration
 
 	// AReady is when A becomes ready, since the start: two and a quarter
-	// minutes, which lies between two looks of B.
+	// minutes, which lies between two checks of B.
 	AReady time.Duration
 
-	// RetryInterval is how long B waits before it looks at A again: 30 seconds,
+	// RetryInterval is how long B waits before it checks A again: 30 seconds,
 	// kustomize-controller's --requeue-dependency.
 	RetryInterval time.Duration
 
