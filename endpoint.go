@@ -16,8 +16,9 @@ import (
 // the one before: the share of the others' attempts that were served. That share
 // is X's strike: 0 in the first line, then 1, 1 and 1/2 in the second. Nine whole
 // strikes end an event. If attempts fail at random, whatever share of them, a strike
-// is as large as the chance to be served was, so that a merely unlucky event is
-// lost with at most e⁻⁹ = 0.012 %.
+// is about as large as the chance to be served was, so that a merely unlucky event
+// is lost with e⁻⁹ = 0.012 % or less; with more than nine of ten failing, when few
+// are served between two strikes, it may be a little more.
 //
 // The simpler rule, a fixed number of attempts, was refused: five lose 3 % of all
 // events when one of two backends is gone, and no number is right for two of

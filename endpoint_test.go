@@ -83,7 +83,7 @@ func (s story) tell(t *testing.T) {
 
 func TestEndpointStories(t *testing.T) {
 	for _, s := range []story{
-		{name: "eight attempts in healthy company", facts: `
+		{name: "ten attempts in healthy company", facts: `
 			X 0 1 -
 			a 2 3 +
 			X 4 5 - 1
@@ -99,7 +99,11 @@ func TestEndpointStories(t *testing.T) {
 			a 22 23 +
 			X 24 25 - 6
 			a 26 27 +
-			X 28 29 - 7 given-up`},
+			X 28 29 - 7
+			a 30 31 +
+			X 32 33 - 8
+			a 34 35 +
+			X 36 37 - 9 given-up`},
 		{name: "an event that is served at last", facts: `
 			X 0 1 -
 			a 2 3 +
@@ -146,7 +150,11 @@ func TestEndpointStories(t *testing.T) {
 			X 22 23 5 5.5
 			X 24 25 5 6
 			X 26 27 5 6.5
-			X 28 29 5 7 given-up`},
+			X 28 29 5 7
+			X 30 31 5 7.5
+			X 32 33 5 8
+			X 34 35 5 8.5
+			X 36 37 5 9 given-up`},
 		{name: "alone, without an answer: an outage and no fault", facts: `
 			X 0 1 -
 			X 2 3 -
@@ -308,11 +316,10 @@ func TestEndpointStories(t *testing.T) {
 }
 
 // The figure that the rule is made for: whatever share of the attempts fails, an event
-// that is merely unlucky is lost with at most e⁻⁷ = 0.09 %, and more than a few
-// in an outage never.
-func TestAMerelyUnluckyEventIsLostWithAtMostOneInAThousand(t *testing.T) {
-	const events, atATime, bound = 100_000, 100, 0.0015
-	for _, fails := range []float64{0.2, 0.5, 0.67, 0.8, 0.9} {
+// that is merely unlucky is lost with about e⁻⁹ = 0.012 %.
+func TestAMerelyUnluckyEventIsHardlyEverLost(t *testing.T) {
+	const events, atATime = 100_000, 100
+	for fails, bound := range map[float64]float64{0.2: 0.0002, 0.5: 0.0002, 0.67: 0.0002, 0.8: 0.0002, 0.9: 0.0002, 0.95: 0.0003, 0.98: 0.001} {
 		t.Run(fmt.Sprint(fails), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, uint64(fails*100)))
 			e := endpoint{maxStrikes: defaultRetryMax}
@@ -343,7 +350,7 @@ func TestAMerelyUnluckyEventIsLostWithAtMostOneInAThousand(t *testing.T) {
 
 // The other side: an event at fault is given up though most others fail too.
 func TestAnEventAtFaultIsGivenUpInAnyCompanyThatIsServed(t *testing.T) {
-	for fails, most := range map[float64]int{0: 8, 0.5: 30, 0.8: 200} {
+	for fails, most := range map[float64]int{0: 10, 0.5: 30, 0.8: 200} {
 		random := rand.New(rand.NewPCG(2, 3))
 		e := endpoint{maxStrikes: defaultRetryMax}
 		var bad history
