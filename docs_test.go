@@ -25,7 +25,7 @@ func readFile(t *testing.T, name string) string {
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
-	for _, pattern := range []string{"*_test.go", "eventstest/*_test.go", "examples/*/*_test.go", "examples/*/*/*_test.go", "e2e/*_test.go", "compare/*_test.go", "compare/*/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "eventstest/*_test.go", "internal/*/*_test.go", "docs/*/*_test.go", "examples/*/*_test.go", "examples/*/*/*_test.go", "e2e/*_test.go", "compare/*_test.go", "compare/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
