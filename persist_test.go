@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -398,7 +399,11 @@ func TestInAnOutageTheJournalStaysUnderTwiceTheQueue(t *testing.T) {
 						largest = max(largest, size)
 					}
 					t.Logf("at most %d KiB, rewritten %d times", largest>>10, rewritten)
-					if largest > 2*int64(limit) || rewritten < 3 && burst == 20 {
+					most := 2 * int64(limit)
+					if strconv.IntSize == 32 {
+						most += most / 10 // the queue charges less for the same event
+					}
+					if largest > most || rewritten < 3 && burst == 20 {
 						t.Errorf("%d bytes with a queue of %d, rewritten %d times", largest, limit, rewritten)
 					}
 					time.Sleep(time.Second)
