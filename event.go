@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -91,7 +90,8 @@ type annotation struct{ key, value string }
 // Its maps and references may be anybody's: they are not changed.
 type call struct {
 	regarding, related                 *corev1.ObjectReference // related may be nil
-	annotations                        map[string]string
+	annotations, ofObject              map[string]string       // what the controller gave, and the object's own
+	metadata                           []annotation            // both together, see merge
 	eventtype, reason, action, message string
 
 	// While format is true, message is that of fmt.Sprintf(message, args...).
@@ -144,15 +144,10 @@ func newItem(recorded time.Time, c *call) *item {
 		it.related = &related
 		it.bytes += int(unsafe.Sizeof(related))
 	}
-	it.metadata = it.few[:0]
-	if len(c.annotations) > len(it.few) {
-		it.metadata = make([]annotation, 0, len(c.annotations))
+	it.metadata = c.merge(it.few[:0])
+	if cap(it.metadata) > len(it.few) {
 		it.bytes += cap(it.metadata) * int(unsafe.Sizeof(annotation{}))
 	}
-	for k, v := range c.annotations {
-		it.metadata = append(it.metadata, annotation{k, v})
-	}
-	slices.SortFunc(it.metadata, func(a, b annotation) int { return strings.Compare(a.key, b.key) })
 
 	buffer := scratch.Get().(*[]byte)
 	b := (*buffer)[:0]
@@ -187,6 +182,7 @@ func newItem(recorded time.Time, c *call) *item {
 	for _, s := range all {
 		*s, rest = rest[:len(*s)], rest[len(*s):]
 	}
+	c.metadata = it.metadata
 	// The allocator's size classes are an eighth apart: half of that is lost.
 	it.bytes += len(text) + len(text)/16
 	return it
@@ -294,27 +290,23 @@ func describe(scheme *runtime.Scheme, object runtime.Object) (ref *corev1.Object
 	return ref, annotations, nil
 }
 
-// mergeAnnotations returns the annotations of an event in a map of its own, or
-// nil if there are none: what the controller said, and what the object itself
-// says in keys meant for its events, where the controller said nothing.
-func mergeAnnotations(event, object map[string]string) map[string]string {
-	var merged map[string]string
-	if len(event) > 0 {
-		merged = maps.Clone(event)
+// merge appends the annotations of the event, by key: what the controller said, and
+// what the object itself says in keys meant for its events, where the controller
+// said nothing.
+func (c *call) merge(to []annotation) []annotation {
+	if len(c.annotations) > cap(to) {
+		to = make([]annotation, 0, len(c.annotations))
 	}
-	for k, v := range object {
-		if !strings.HasPrefix(k, objectAnnotationPrefix) {
-			continue
-		}
-		if _, ok := merged[k]; ok {
-			continue
-		}
-		if merged == nil {
-			merged = make(map[string]string)
-		}
-		merged[k] = v
+	for k, v := range c.annotations {
+		to = append(to, annotation{k, v})
 	}
-	return merged
+	for k, v := range c.ofObject {
+		if _, said := c.annotations[k]; !said && strings.HasPrefix(k, objectAnnotationPrefix) {
+			to = append(to, annotation{k, v})
+		}
+	}
+	slices.SortFunc(to, func(a, b annotation) int { return strings.Compare(a.key, b.key) })
+	return to
 }
 
 // truncateRunes cuts s to at most limit characters, the mark that says so

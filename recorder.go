@@ -188,30 +188,30 @@ func (r *EventRecorder) record(object, related runtime.Object, c call) {
 		c.eventtype = corev1.EventTypeNormal
 	}
 
-	ref, objectAnnotations, err := describe(r.shared.scheme, object)
-	if err != nil {
+	var err error
+	if c.regarding, c.ofObject, err = describe(r.shared.scheme, object); err != nil {
 		r.invalid(d, fmt.Errorf("cannot make a reference to the object: %w", err),
 			"type", fmt.Sprintf("%T", object), "reason", c.reason)
 		return
 	}
-	c.regarding = ref
 	if !isNil(related) {
 		if c.related, _, err = describe(r.shared.scheme, related); err != nil {
-			r.log.V(1).Info("Related object left out of the event", "kind", ref.Kind, "namespace", ref.Namespace,
-				"name", ref.Name, "reason", c.reason, "type", fmt.Sprintf("%T", related), "cause", err.Error())
+			r.log.V(1).Info("Related object left out of the event", "kind", c.regarding.Kind,
+				"namespace", c.regarding.Namespace, "name", c.regarding.Name, "reason", c.reason, "type", fmt.Sprintf("%T", related), "cause", err.Error())
 		}
 	}
-	c.annotations = mergeAnnotations(c.annotations, objectAnnotations)
 	// The copy is made first: nobody can know what the wrapped recorder does
-	// with a reference and a map that it is given.
+	// with a reference that it is given.
 	var it *item
 	if d != nil {
 		it = newItem(now, &c)
+	} else {
+		c.metadata = c.merge(nil)
 	}
 	c.say()
 	if log := r.log.V(2); log.Enabled() {
-		log.Info("Event recorded", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name,
-			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", c.annotations)
+		log.Info("Event recorded", "kind", c.regarding.Kind, "namespace", c.regarding.Namespace, "name", c.regarding.Name,
+			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", asMap(c.metadata))
 	}
 	if r.kube != nil {
 		r.kube.write(c, r.log)
