@@ -66,7 +66,7 @@ func measureSteps(r *report, s scale) error {
 			rates = append(rates, speeds[1]/speeds[0])
 		}
 		micro := func(x float64) string { return fmt.Sprintf("%+.1f", x*1e6) }
-r.steps = append(r.steps, fmt.Sprintf("%s: %s µs of processor time on %.1f; rate %.2f",
+		r.steps = append(r.steps, fmt.Sprintf("%s: %s µs of processor time on %.1f; rate %.2f",
 			step.what, middle(more, micro), median(bare)*1e6, median(rates)))
 	}
 	return nil
