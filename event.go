@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/reference"
 )
 
@@ -129,14 +128,14 @@ type notification struct {
 	few      [2]annotation // where metadata is, if it fits
 }
 
-// newItem copies an event that was recorded, and formats its message on the way.
-func newItem(recorded time.Time, c *call) *item {
+// newItem copies an event, and formats its message on the way. When it was recorded
+// is for the caller to say.
+func newItem(c *call) *item {
 	it := &item{notification: notification{
 		involved: *c.regarding,
 		warning:  c.eventtype == corev1.EventTypeWarning,
 		reason:   c.reason,
 		action:   c.action,
-		recorded: recorded,
 	}}
 	it.bytes = int(unsafe.Sizeof(*it))
 	if c.related != nil {
@@ -208,15 +207,13 @@ func referenceStrings(to []*string, ref *corev1.ObjectReference) []*string {
 // laneKey is the key of the lane that keeps the events of one object in order.
 func (n *notification) laneKey() laneKey {
 	gv, _ := schema.ParseGroupVersion(n.involved.APIVersion)
-	return laneKey(maphash.Comparable(laneSeed, objectKey{
-		kind: n.involved.Kind, group: gv.Group, namespace: n.involved.Namespace, name: n.involved.Name, uid: n.involved.UID,
-	}))
-}
-
-// objectKey is what makes an object that object and no other.
-type objectKey struct {
-	kind, group, namespace, name string
-	uid                          types.UID
+	var h maphash.Hash
+	h.SetSeed(laneSeed)
+	for _, s := range [...]string{n.involved.Kind, gv.Group, n.involved.Namespace, n.involved.Name, string(n.involved.UID)} {
+		_, _ = h.WriteString(s) // never fails
+		_ = h.WriteByte(0)      // "ab" and "c" are not "a" and "bc"
+	}
+	return laneKey(h.Sum64())
 }
 
 var laneSeed = maphash.MakeSeed()

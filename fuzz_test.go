@@ -27,9 +27,10 @@ func FuzzPayload(f *testing.F) {
 		}
 		annotations := map[string]string{key: value}
 		recorded := time.Now()
-		it := newItem(recorded, &call{regarding: ref, related: relatedRef,
+		it := newItem(&call{regarding: ref, related: relatedRef,
 			annotations: annotations, ofObject: map[string]string{objectKey: objectValue},
 			eventtype: eventtype, reason: reason, action: action, message: message})
+		it.recorded = recorded
 		if it.bytes < len(message)/4 {
 			t.Errorf("%d bytes charged for a message of %d", it.bytes, len(message))
 		}

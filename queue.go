@@ -103,7 +103,7 @@ func newQueue(o *options, counts *counts, source uint64, timerFired func()) *que
 		timerFired: timerFired, began: time.Now(), turn: fresh, endpoint: endpoint{maxStrikes: float64(o.retryMax)}}
 }
 
-// push puts an event into its lane, or folds it into the event that waits last
+// push puts an event that was recorded just now into its lane, or folds it into the event that waits last
 // there if that says the same. If the limit is reached, events are dropped
 // until the new one fits: the oldest waiting one of the same object, else the
 // oldest waiting one of all. An event that is being posted is never dropped. If
@@ -132,7 +132,7 @@ func (q *queue) push(it *item) (lost loss, startWorker bool) {
 	q.seq++
 	it.seq, it.key = q.seq, eventKey{q.source, q.seq}
 	q.appendLocked(l, it)
-	return lost, q.startLocked(time.Now())
+	return lost, q.startLocked(it.recorded)
 }
 
 // take hands a worker the head of a lane. nil means that there is nothing to do and

@@ -19,7 +19,13 @@ func newTestQueue(limit, workers int) (*queue, *counts) {
 
 func testItem(object, message string) *item {
 	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "default", Name: object, UID: types.UID("uid-of-" + object)}
-	return newItem(time.Now(), &call{regarding: ref, eventtype: "Normal", reason: "Reason", message: message})
+	return recordedNow(&call{regarding: ref, eventtype: "Normal", reason: "Reason", message: message})
+}
+
+func recordedNow(c *call) *item {
+	it := newItem(c)
+	it.recorded = time.Now()
+	return it
 }
 
 // taken is the next event, or nil.
@@ -125,7 +131,7 @@ func TestQueueFoldsAnEventIntoTheLastWaitingOneThatSaysTheSame(t *testing.T) {
 	base := func() *item {
 		ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "default", Name: "a", UID: "1", ResourceVersion: "7"}
 		related := &corev1.ObjectReference{Kind: "Node", Name: "n", ResourceVersion: "3"}
-		return newItem(time.Unix(1, 0), &call{regarding: ref, related: related, eventtype: "Normal", reason: "R", action: "A", message: "m",
+		return recordedNow(&call{regarding: ref, related: related, eventtype: "Normal", reason: "R", action: "A", message: "m",
 			annotations: map[string]string{"v1/token": "x", "k": "v"}})
 	}
 	for name, test := range map[string]struct {

@@ -179,7 +179,6 @@ func (r *EventRecorder) idle() bool { return r == nil || r.shared == nil }
 // record writes the Kubernetes event and queues its payload. It never waits for
 // the endpoint.
 func (r *EventRecorder) record(object, related runtime.Object, c call) {
-	now := time.Now()
 	d := r.shared.delivery
 	if c.eventtype == eventTypeTrace {
 		d = nil
@@ -204,7 +203,7 @@ func (r *EventRecorder) record(object, related runtime.Object, c call) {
 	// with a reference that it is given.
 	var it *item
 	if d != nil {
-		it = newItem(now, &c)
+		it = newItem(&c)
 	} else {
 		c.metadata = c.merge(nil)
 	}
@@ -221,6 +220,7 @@ func (r *EventRecorder) record(object, related runtime.Object, c call) {
 	case it.involved.Kind == "" || it.involved.Name == "":
 		r.invalid(d, errors.New("the reference to the object has no kind or no name"), it.logKeys()...)
 	default:
+		it.recorded = time.Now()
 		d.enqueue(it)
 	}
 }
