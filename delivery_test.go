@@ -751,6 +751,24 @@ func TestATypedNilTransportMeansTheSharedOne(t *testing.T) {
 	h.shutdownNow()
 }
 
+// The context that ended with an attempt is not that of the worker's next one.
+func TestAnAttemptThatTookTooLongSpoilsNoOther(t *testing.T) {
+	ep := eventstest.NewEndpoint()
+	defer ep.Close()
+	ep.BehaveNext(eventstest.Hang())
+	h := newHarness(t, ep.URL(), fast, events.WithConcurrency(1), events.WithTimeout(300*time.Millisecond))
+	h.say("a", "hangs")
+	for i := range 5 {
+		h.say(fmt.Sprint("object", i), "does not")
+	}
+	h.settledWithin(10 * time.Second)
+	if n := h.value("event_recorder_attempts_total", "code", "error"); n != 1 {
+		t.Errorf("%v attempts without an answer, want 1", n)
+	}
+	h.wantOutcomes(map[string]int{"delivered": 6})
+	h.shutdownNow()
+}
+
 func TestWithoutRetriesAnOutageIsNoBusyLoop(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {
 		h := newHarness(t, tr.URL(), on(tr), events.WithRetryMax(0), events.WithConcurrency(1))
