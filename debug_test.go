@@ -17,6 +17,9 @@ func TestTheDebugPageShowsWhatEachObjectWaitsFor(t *testing.T) {
 		page := func() string {
 			w := httptest.NewRecorder()
 			h.DebugHandler().ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			if got := w.Header().Get("Content-Type"); got != "text/plain; charset=utf-8" {
+				t.Errorf("content type %q", got)
+			}
 			return w.Body.String()
 		}
 		if got := page(); !strings.Contains(got, "http://host, up\n") || !strings.Contains(got, "pending: 0 events about 0 objects") {

@@ -277,7 +277,7 @@ func describe(scheme *runtime.Scheme, object runtime.Object) (ref *corev1.Object
 	if ref == nil {
 		return nil, nil, errors.New("nil object reference")
 	}
-	if own, ok := object.(*corev1.ObjectReference); ok && ref == own {
+	if own, ok := object.(*corev1.ObjectReference); ok {
 		copied := *own // the caller's: nobody may write to it, then or later
 		ref = &copied
 	}
