@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -290,6 +291,34 @@ func TestEventsOfBothViewsKeepOneOrder(t *testing.T) {
 			t.Errorf("%d events arrived", n)
 		}
 	})
+}
+
+func TestTheLogSaysWhatWasChangedInAKubernetesEvent(t *testing.T) {
+	long := strings.Repeat("long ", 1000)
+	for name, test := range map[string]struct {
+		record func(h *harness)
+		want   []string // the key "changed" of each line
+	}{
+		"nothing": {func(h *harness) { h.EventsV1().Eventf(pod("a"), nil, "Normal", "R", "A", "m") }, nil},
+		// Filled in, as for every such call.
+		"no action":   {func(h *harness) { h.Event(pod("a"), "Normal", "R", "m") }, nil},
+		"a note":      {func(h *harness) { h.Event(pod("a"), "Normal", "R", long) }, []string{"[note]"}},
+		"an action":   {func(h *harness) { h.EventsV1().Eventf(pod("a"), nil, "Normal", "R", long, "m") }, []string{"[action]"}},
+		"a reason":    {func(h *harness) { h.EventsV1().Eventf(pod("a"), nil, "Normal", long, "A", "m") }, []string{"[reason]"}},
+		"annotations": {func(h *harness) { h.AnnotatedEventf(pod("a"), map[string]string{"a/b/c": ""}, "Normal", "R", "m") }, []string{"[annotations]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, "", events.WithEventsV1Recorder(&v1Recorder{}))
+			test.record(h)
+			var got []string
+			for _, line := range h.log.with(msgMended) {
+				got = append(got, fmt.Sprint(line.Keys["changed"]))
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("changed %v, want %v", got, test.want)
+			}
+		})
+	}
 }
 
 func TestEventsV1WithLoggerReachesTheBackend(t *testing.T) {
