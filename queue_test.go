@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -125,6 +126,29 @@ func TestEachEventHasAKeyThatStaysAndIsItsOwn(t *testing.T) {
 		q.retry(it, 0, false)
 	}
 	wantMessages(t, keys, "7-1", "7-2", "7-1", "7-2")
+}
+
+// Or a short string would keep a large one alive that it was cut from.
+func TestAnEventHoldsNoStringOfItsCaller(t *testing.T) {
+	all := "kind namespace name uid version resource field related reason action message key value"
+	next := func() (word string) {
+		word, all, _ = strings.Cut(all, " ")
+		return word
+	}
+	from := unsafe.StringData(all)
+	to := len(all)
+	c := call{regarding: &corev1.ObjectReference{Kind: next(), Namespace: next(), Name: next(), UID: types.UID(next()),
+		APIVersion: next(), ResourceVersion: next(), FieldPath: next()}, related: &corev1.ObjectReference{Name: next()},
+		reason: next(), action: next(), message: next(), annotations: map[string]string{next(): next()}}
+	it := newItem(&c)
+	held := append(referenceStrings(nil, &it.involved), &it.related.Name, &it.reason, &it.action, &it.message,
+		&it.metadata[0].key, &it.metadata[0].value)
+	for _, s := range held {
+		at := uintptr(unsafe.Pointer(unsafe.StringData(*s))) - uintptr(unsafe.Pointer(from))
+		if *s == "" || at < uintptr(to) {
+			t.Errorf("%q is not a copy", *s)
+		}
+	}
 }
 
 func TestQueueFoldsAnEventIntoTheLastWaitingOneThatSaysTheSame(t *testing.T) {
