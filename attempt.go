@@ -35,6 +35,7 @@ type result struct {
 	err         error // why there was none
 	body        string
 	unanswered  bool // the endpoint may have the event, but did not say so
+	cut         bool // ended by the drain or the shutdown, so it says nothing
 	wait        time.Duration
 	askedToWait bool // the wait is that of a Retry-After
 }
@@ -59,15 +60,16 @@ type poster struct {
 	reader bytes.Reader
 	body   io.ReadCloser
 
-	draining bool // made in the drain
+	draining bool            // made in the drain
+	parent   context.Context // of the context of its posts
 	limit    time.Duration
 	timer    *time.Timer
 	cancel   context.CancelCauseFunc // ends the post in progress
 
-	// Of the latest post: how often it got a connection and was written there.
-	// net/http repeats a post if the connection turns out to be closed.
-	conns, written atomic.Int32
-	spent          bool // it got no answer, or its context has ended
+	// Of the latest post: how often it got a connection, was written there and
+	// answered. net/http repeats a post if the connection turns out to be closed.
+	conns, written, answers atomic.Int32
+	spent                   bool // it got no answer, or its context has ended
 }
 
 var (
@@ -77,14 +79,14 @@ var (
 
 func (d *delivery) newPoster() *poster {
 	p := &poster{d: d, header: make(http.Header, 4), key: make([]string, 1), draining: d.draining.Load()}
-	parent := d.calm
-	p.limit = d.timeout
+	p.parent, p.limit = d.calm, d.timeout
 	if p.draining {
-		parent, p.limit = d.ctx, min(d.timeout, drainAttempt)
+		p.parent, p.limit = d.ctx, min(d.timeout, drainAttempt)
 	}
-	ctx, cancel := context.WithCancelCause(httptrace.WithClientTrace(parent, &httptrace.ClientTrace{
-		GotConn:      func(httptrace.GotConnInfo) { p.conns.Add(1) },
-		WroteRequest: func(httptrace.WroteRequestInfo) { p.written.Add(1) },
+	ctx, cancel := context.WithCancelCause(httptrace.WithClientTrace(p.parent, &httptrace.ClientTrace{
+		GotConn:              func(httptrace.GotConnInfo) { p.conns.Add(1) },
+		WroteRequest:         func(httptrace.WroteRequestInfo) { p.written.Add(1) },
+		GotFirstResponseByte: func() { p.answers.Add(1) },
 	}))
 	p.cancel = cancel
 	// Its type tells net/http that header and body can be sent in one write.
@@ -96,9 +98,10 @@ func (d *delivery) newPoster() *poster {
 }
 
 // reusable reports whether nothing reads the memory of the last post any more,
-// and its context has not ended and is the right one.
+// and its context has not ended and is the right one. A transport around net/http's
+// own may still have the request, to log or to mirror it.
 func (p *poster) reusable() bool {
-	return !p.spent && p.conns.Load() == 1 && p.written.Load() == 1 &&
+	return p.d.plainTransport && !p.spent && p.conns.Load() == 1 && p.written.Load() == 1 &&
 		cap(p.text) <= maxKeptBody && p.draining == p.d.draining.Load()
 }
 
@@ -119,8 +122,13 @@ func (p *poster) post(it *item) (r result) {
 	p.header["Content-Type"], p.header["User-Agent"] = contentTypeValue, userAgentValue
 	p.key[0] = it.key.String()
 	p.header["Idempotency-Key"] = p.key
+	// An event that has failed leaves its connection behind. Behind a Service that
+	// chooses among its backends once for each connection, the next one may lead to
+	// a backend that works; a connection that is kept leads to the same one for ever.
+	p.req.Close = it.attempts > 0
 	p.conns.Store(0)
 	p.written.Store(0)
+	p.answers.Store(0)
 
 	r.began = time.Now()
 	if p.timer == nil {
@@ -136,6 +144,8 @@ func (p *poster) post(it *item) (r result) {
 		r.status, err = resp.StatusCode, nil
 	}
 	r.judgeAnswer(d, it, resp, err)
+	r.cut = resp == nil && p.parent.Err() != nil
+	r.unanswered = r.unanswered || p.written.Load() > p.answers.Load()
 	if resp != nil {
 		r.body = d.shownBody(resp)
 		finish(resp)

@@ -30,6 +30,7 @@ func (h heldEndpoint) RoundTrip(r *http.Request) (*http.Response, error) {
 	_ = r.Body.Close()
 	if trace != nil {
 		trace.WroteRequest(httptrace.WroteRequestInfo{})
+		trace.GotFirstResponseByte()
 	}
 	return &http.Response{StatusCode: http.StatusAccepted, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 }
@@ -45,6 +46,7 @@ func pendingEvents(tb testing.TB, events int) (deliver func()) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	r.shared.delivery.plainTransport = true // as good as
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: "podinfo-7d9c5b8f6d-abcde", Namespace: "apps", UID: "6c1ee2f5-5a3f-4c83-a1a4-6b61e9b6d8f0", ResourceVersion: "123456",
 	}}

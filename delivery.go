@@ -30,11 +30,13 @@ type delivery struct {
 	instance   string
 	endpoint   *url.URL
 	client     *retryablehttp.Client
-	queue      *queue
-	journal    *persistence // nil: none
-	counts     *counts
-	log        logr.Logger
-	redact     redactor
+	// plainTransport says that the client's transport is net/http's own.
+	plainTransport bool
+	queue          *queue
+	journal        *persistence // nil: none
+	counts         *counts
+	log            logr.Logger
+	redact         redactor
 
 	// ctx is the context of every post and ends with the shutdown. calm is that of
 	// the posts that begin before the drain, and ends soon after it has begun.
@@ -74,6 +76,7 @@ func newDelivery(o *options, endpoint *url.URL, controller string, log logr.Logg
 		}
 	})
 	d.client = oneAttempt(newClient(o))
+	_, d.plainTransport = d.client.HTTPClient.Transport.(*http.Transport)
 	if o.journalDir == "" {
 		return d, nil
 	}
@@ -105,11 +108,11 @@ func (d *delivery) enqueue(it *item) {
 }
 
 func (d *delivery) queued(lost loss, start bool) {
+	if start { // first: a logger may be slow, or panic
+		d.startWorker()
+	}
 	if lost.events > 0 {
 		d.logLoss(lost.outcome, lost.events, lost.cause, lost.one.logKeys()...)
-	}
-	if start {
-		d.startWorker()
 	}
 }
 
@@ -141,11 +144,15 @@ func (d *delivery) work() {
 
 // conclude settles an event after an attempt, or gives it back.
 func (d *delivery) conclude(it *item, r result) {
-	if r.status == 0 && d.ctx.Err() != nil {
-		d.queue.retry(it, 0, false) // the shutdown says what becomes of it
+	it.unanswered = it.unanswered || r.unanswered
+	if r.cut {
+		d.queue.retry(it, 0, false) // the drain tries again, or the shutdown says what becomes of it
 		return
 	}
 	v := d.queue.judge(it, r.ended)
+	if v.gone {
+		return
+	}
 	d.logOutage(v, r)
 	if v.changed {
 		d.nothingToLose()
@@ -162,7 +169,6 @@ func (d *delivery) conclude(it *item, r result) {
 	case v.giveUp:
 		d.settle(it, exhausted, r)
 	default:
-		it.unanswered = it.unanswered || r.unanswered
 		d.queue.retry(it, r.wait, r.askedToWait)
 	}
 }

@@ -92,6 +92,7 @@ type verdict struct {
 	changed bool // the endpoint went down or came back: every wait is over
 	outage  bool // an outage must be announced
 	over    bool // an announced outage is over
+	gone    bool // a shutdown has given the event up meanwhile, and said so
 	began   time.Time
 }
 

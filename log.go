@@ -107,18 +107,20 @@ func (n *notification) logKeys() []any {
 // path and query, where people put tokens.
 type redactor struct{ secrets []string }
 
+var errBadRedirect = errors.New("failed to parse Location header")
+
 const redacted = "[redacted]"
 
 // anyURL finds the URLs in a text, in quotes as of %q or not.
 var anyURL = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|[^\s"'<>]*://[^\s"'<>]*`)
 
 func newRedactor(endpoint *url.URL) redactor {
-	secrets := []string{endpoint.Path, endpoint.EscapedPath(), endpoint.RawQuery, endpoint.Fragment}
+	secrets := []string{endpoint.Path, endpoint.EscapedPath(), endpoint.RawQuery, endpoint.Fragment, endpoint.EscapedFragment()}
 	if user := endpoint.User; user != nil {
 		password, _ := user.Password()
 		secrets = append(secrets, user.String(), user.Username(), password)
 	}
-	return redactor{slices.DeleteFunc(secrets, func(s string) bool { return s == "" || s == "/" })}
+	return redactor{slices.DeleteFunc(secrets, func(s string) bool { return strings.Trim(s, "/") == "" })}
 }
 
 // hidesBodies reports whether answers are kept out of the log: they may repeat
@@ -130,6 +132,9 @@ func (r redactor) hidesBodies() bool { return len(r.secrets) > 0 }
 func (r redactor) error(err error) error {
 	if err == nil {
 		return nil
+	}
+	if badRedirect(err) {
+		return errBadRedirect // its text has what the endpoint said, which may be a part of its URL
 	}
 	var at *url.Error
 	if errors.As(err, &at) {

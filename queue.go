@@ -166,7 +166,7 @@ func (q *queue) judge(it *item, a ended) verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if it.lane == nil {
-		return verdict{}
+		return verdict{gone: true}
 	}
 	v := q.endpoint.judge(&it.history, a)
 	if v.changed {

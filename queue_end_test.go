@@ -175,7 +175,7 @@ func TestNoOutageBeginsAfterTheEnd(t *testing.T) {
 	q.stop()
 	q.abandon(shutdown)
 	for _, it := range its {
-		if v := q.judge(it, ended{began: time.Now(), at: time.Now().Add(time.Minute)}); v != (verdict{}) {
+		if v := q.judge(it, ended{began: time.Now(), at: time.Now().Add(time.Minute)}); v != (verdict{gone: true}) {
 			t.Errorf("%+v", v)
 		}
 	}
