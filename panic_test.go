@@ -32,7 +32,7 @@ func TestEarlyAnswersDoNotMix(t *testing.T) {
 				w.WriteHeader(103)
 			}
 			if r.URL.Path == "/" && r.ContentLength%3 == 0 {
-				http.Redirect(w, r, "/x", 307)
+				http.Redirect(w, r, "/x", http.StatusTemporaryRedirect)
 				_ = rc.Flush()
 				return
 			}

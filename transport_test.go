@@ -188,6 +188,8 @@ func TestHedgedPostsKeepTheirBytes(t *testing.T) {
 	}
 	h.settled()
 	wg.Wait()
+	mu.Lock() // a handler whose client has gone may still be at it
+	defer mu.Unlock()
 	mixed := 0
 	for key, bodies := range got {
 		if len(bodies) > 1 {
