@@ -284,8 +284,8 @@ func describe(scheme *runtime.Scheme, object runtime.Object) (ref *corev1.Object
 	if ref == nil {
 		return nil, nil, errors.New("nil object reference")
 	}
-	if own, ok := object.(*corev1.ObjectReference); ok && ref == own {
-		copied := *own // the caller's: nobody may write to it, then or later
+	if _, ok := object.(*corev1.ObjectReference); ok {
+		copied := *ref // the caller's: nobody may write to it, then or later
 		ref = &copied
 	}
 	if annotated, ok := object.(interface{ GetAnnotations() map[string]string }); ok {
