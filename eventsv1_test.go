@@ -308,6 +308,31 @@ func TestEventsV1WithLoggerReachesTheBackend(t *testing.T) {
 	}
 }
 
+func TestTheLogSaysWhichFieldsWereMended(t *testing.T) {
+	long := strings.Repeat("x", 129)
+	for _, test := range []struct{ reason, action, note, changed string }{
+		{"R", "A", "m", ""},
+		{"R", "", "m", ""}, // as every core-style call
+		{"", "A", "m", "[reason]"},
+		{"", "", "m", "[reason]"},
+		{"R", long, "m", "[action]"},
+		{long, "", "m", "[reason]"},
+		{long, long, strings.Repeat(long, 8), "[reason action note]"},
+	} {
+		log := &logLines{}
+		r, err := events.NewRecorderForScheme(scheme.Scheme, nil, logr.New(log), "", "x", events.WithEventsV1Recorder(&v1Recorder{}))
+		must(t, err)
+		r.EventsV1().Eventf(pod("a"), nil, "Normal", test.reason, test.action, test.note)
+		changed := ""
+		for _, line := range log.with(msgMended) {
+			changed += fmt.Sprint(line.Keys["changed"])
+		}
+		if changed != test.changed {
+			t.Errorf("reason %q, action %q, note of %d bytes: log says %q, want %q", test.reason, test.action, len(test.note), changed, test.changed)
+		}
+	}
+}
+
 type loggerV1Recorder struct {
 	v1Recorder
 	loggers int
@@ -333,6 +358,21 @@ func TestAReportingControllerThatEventsV1RefusesIsAnError(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
+}
+
+// The API server takes a reporting instance of at most 128 bytes.
+func TestAReportingControllerMayBeAsLongAsTheHostNameAllows(t *testing.T) {
+	host, _ := os.Hostname()
+	most := 128 - len("-") - len(host)
+	if most < len("x/x") {
+		t.Skip("the host name allows none")
+	}
+	v1 := events.WithEventsV1Recorder(&v1Recorder{})
+	longest := strings.Repeat("x", most-len("/x")) + "/x"
+	if err := construct("http://host/", longest, v1); err != nil {
+		t.Errorf("%d bytes: %v", most, err)
+	}
+	wantError(t, construct("http://host/", "x"+longest, v1), "events: reporting controller ", ": 129 bytes with a hyphen and the host name, events.k8s.io takes at most 128")
 }
 
 // client-go's own recorders and fakes, which is what controllers pass.
