@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -72,6 +73,30 @@ func TestBodiesAreClosedSoThatOneConnectionServesAll(t *testing.T) {
 			h.shutdownNow()
 		})
 	}
+}
+
+func TestConnectionsOfPostsAtTheSameTimeAreAllUsedAgain(t *testing.T) {
+	const posts = 8
+	var arrived atomic.Int64
+	server, conns := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		// Each is answered when all have come, so that each needs a connection.
+		for n := (arrived.Add(1) + posts - 1) / posts * posts; arrived.Load() < n && r.Context().Err() == nil; {
+			runtime.Gosched()
+		}
+		w.WriteHeader(202)
+	})
+	h := newHarness(t, server.URL)
+	for i := range 3 {
+		for object := range posts {
+			h.say(fmt.Sprint(object), fmt.Sprint("event ", i))
+		}
+		h.settled()
+	}
+	// Or some more if the machine is so busy that net/http gives up good ones.
+	if n := conns.n.Load(); n > posts+2 {
+		t.Errorf("%d connections, for never more than %d posts at a time", n, posts)
+	}
+	h.closed()
 }
 
 func TestAFailureOfOneRecorderDoesNotCostTheOthersTheirConnections(t *testing.T) {
