@@ -718,10 +718,10 @@ func TestNilContextsAreTakenForBackground(t *testing.T) {
 		h := newHarness(t, tr.URL(), on(tr))
 		h.say("a", "m")
 		var none context.Context
-		if err := errors.Join(h.Flush(none), h.Shutdown(none)); err != nil {
-			t.Error(err)
-		}
-		if !slices.Equal(messages(tr.Events()), []string{"m"}) {
+		must(t, h.Flush(none))
+		h.say("a", "n")
+		must(t, h.Shutdown(none))
+		if !slices.Equal(messages(tr.Events()), []string{"m", "n"}) {
 			t.Error("not delivered")
 		}
 	})
