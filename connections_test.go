@@ -501,6 +501,33 @@ func TestRequestsSayWhoPostsAndWhichEvent(t *testing.T) {
 	h.shutdownNow()
 }
 
+// Or each post of a busy recorder would connect anew: net/http keeps two by itself.
+func TestAsManyConnectionsAreKeptAsThereArePostsAtATime(t *testing.T) {
+	const atATime = 8
+	var waiting atomic.Int64
+	gates := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	server, conns := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		n := int(waiting.Add(1)) - 1
+		if gate := gates[n/atATime]; n%atATime == atATime-1 {
+			close(gate) // all of them are here
+		} else {
+			<-gate
+		}
+		w.WriteHeader(202)
+	})
+	h := newHarness(t, server.URL)
+	for round := range gates {
+		for i := range atATime {
+			h.say(fmt.Sprint("object", i), fmt.Sprint("round ", round))
+		}
+		h.settledWithin(10 * time.Second)
+	}
+	if n := conns.n.Load(); n != atATime {
+		t.Errorf("%d connections for two rounds of %d posts at a time", n, atATime)
+	}
+	h.shutdownNow()
+}
+
 // The endpoint has answered, so its connections are good, and those of others.
 func TestAnswersOfTroubleCostNoConnection(t *testing.T) {
 	for _, status := range []int{500, 503} {

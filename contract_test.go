@@ -17,7 +17,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,39 +72,6 @@ func TestBodiesAreClosedSoThatOneConnectionServesAll(t *testing.T) {
 			h.shutdownNow()
 		})
 	}
-}
-
-func TestConnectionsOfPostsAtTheSameTimeAreAllUsedAgain(t *testing.T) {
-	const posts = 8
-	type round struct {
-		arrived atomic.Int64
-		answer  chan struct{}
-	}
-	var now atomic.Pointer[round]
-	server, conns := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		r := now.Load()
-		r.arrived.Add(1)
-		<-r.answer
-		w.WriteHeader(202)
-	})
-	h := newHarness(t, server.URL)
-	for i := range 3 {
-		r := &round{answer: make(chan struct{})}
-		now.Store(r)
-		for object := range posts {
-			h.say(fmt.Sprint(object), fmt.Sprint("event ", i))
-		}
-		for r.arrived.Load() < posts { // so that each needs a connection
-			runtime.Gosched()
-		}
-		close(r.answer)
-		h.settled()
-	}
-	// Or some more if the machine is so busy that net/http gives up good ones.
-	if n := conns.n.Load(); n > posts+posts/2 {
-		t.Errorf("%d connections, and never more than %d posts at a time", n, posts)
-	}
-	h.closed()
 }
 
 func TestAFailureOfOneRecorderDoesNotCostTheOthersTheirConnections(t *testing.T) {

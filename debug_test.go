@@ -93,7 +93,7 @@ func TestTheDebugPageSaysThatItIsText(t *testing.T) {
 	}
 }
 
-// headerOnly is a ResponseWriter that adds nothing to the header.
+// headerOnly is a ResponseWriter that, unlike httptest's, guesses no content type.
 type headerOnly struct{ header http.Header }
 
 func (h *headerOnly) Header() http.Header         { return h.header }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -258,31 +257,6 @@ func TestAnAttemptWithoutAnAnswerIsTriedAgain(t *testing.T) {
 }
 
 // Row by row what an answer that is no success and no duplicate means.
-// The same worker makes it, at once.
-func TestTheAttemptAfterOneThatTookTooLongHasATimeOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hangs := true
-		h := newHarness(t, "http://endpoint/", events.WithConcurrency(1), on(roundTripperClient(func(r *http.Request) (*http.Response, error) {
-			// Without a word from net/http no worker uses a request again.
-			trace := httptrace.ContextClientTrace(r.Context())
-			trace.GotConn(httptrace.GotConnInfo{})
-			trace.WroteRequest(httptrace.WroteRequestInfo{})
-			if hangs {
-				hangs = false
-				<-r.Context().Done()
-			}
-			if err := r.Context().Err(); err != nil {
-				return nil, err
-			}
-			return &http.Response{StatusCode: 202, Body: http.NoBody}, nil
-		})))
-		h.say("a", "m")
-		h.say("b", "m")
-		h.settled()
-		h.wantAttempts(2, 1)
-	})
-}
-
 func TestAnswersThatAreFinalCostOneAttemptAndAreLogged(t *testing.T) {
 	for _, code := range []int{300, 301, 302, 303, 304, 400, 401, 403, 404, 405, 408, 413, 422, 451, 501} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -774,6 +748,24 @@ func TestATypedNilTransportMeansTheSharedOne(t *testing.T) {
 	h.say("a", "m")
 	h.settled()
 	h.wantOutcomes(map[string]int{"delivered": 1})
+	h.shutdownNow()
+}
+
+// The context that ended with an attempt is not that of the worker's next one.
+func TestAnAttemptThatTookTooLongSpoilsNoOther(t *testing.T) {
+	ep := eventstest.NewEndpoint()
+	defer ep.Close()
+	ep.BehaveNext(eventstest.Hang())
+	h := newHarness(t, ep.URL(), fast, events.WithConcurrency(1), events.WithTimeout(300*time.Millisecond))
+	h.say("a", "hangs")
+	for i := range 5 {
+		h.say(fmt.Sprint("object", i), "does not")
+	}
+	h.settledWithin(10 * time.Second)
+	if n := h.value("event_recorder_attempts_total", "code", "error"); n != 1 {
+		t.Errorf("%v attempts without an answer, want 1", n)
+	}
+	h.wantOutcomes(map[string]int{"delivered": 6})
 	h.shutdownNow()
 }
 

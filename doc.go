@@ -35,7 +35,8 @@
 //     any attempt, and no error.
 //  4. While the endpoint serves nobody, or only some of the attempts, events are
 //     buffered for up to an hour and delivered when it can accept them. An event is
-//     given up only if the endpoint serves others and, again and again, not it.
+//     given up only if the endpoint serves others and, again and again, not it; or,
+//     with one to three objects, if it answers 500 and the like to all of them.
 //  5. Memory, goroutines and connections of a recorder are bounded.
 //  6. Every event meant for the endpoint ends in exactly one counted outcome. At
 //     every scrape, what was recorded is what has an outcome and what is pending.
@@ -95,11 +96,12 @@
 //	other 5xx, no answer, a certificate that   tried again
 //	does not verify
 //
-// Whose fault is a failure? The event's only if the endpoint serves others. Each
-// failure after the first is a strike, as large as the share of the other events'
-// attempts since its previous failure that were served. After nine strikes
-// ([WithRetryMax]) the event is exhausted. If no other event was tried, a status 5xx
-// other than 502 to 504 is half a strike, and no answer is none.
+// Whose fault is a failure? The event's only if the endpoint serves others, that is,
+// answers them below 500 or with 501. Each failure after the first is a strike, as
+// large as the share of the other events' attempts since its previous failure that
+// were served. After nine strikes ([WithRetryMax]) the event is exhausted. If no other
+// event was tried, a status 5xx other than 502 to 504 is half a strike, and no answer
+// is none.
 //
 // After four failures in a row the endpoint is down. Then one attempt is started
 // every 1 to 2 s, for another object each time, and nothing counts against any

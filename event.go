@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/reference"
 )
 
@@ -91,7 +89,8 @@ type annotation struct{ key, value string }
 // Its maps and references may be anybody's: they are not changed.
 type call struct {
 	regarding, related                 *corev1.ObjectReference // related may be nil
-	annotations                        map[string]string
+	annotations, ofObject              map[string]string       // what the controller gave, and the object's own
+	metadata                           []annotation            // both together, see merge
 	eventtype, reason, action, message string
 
 	// While format is true, message is that of fmt.Sprintf(message, args...).
@@ -129,14 +128,14 @@ type notification struct {
 	few      [2]annotation // where metadata is, if it fits
 }
 
-// newItem copies an event that was recorded, and formats its message on the way.
-func newItem(recorded time.Time, c *call) *item {
+// newItem copies an event, and formats its message on the way. When it was recorded
+// is for the caller to say.
+func newItem(c *call) *item {
 	it := &item{notification: notification{
 		involved: *c.regarding,
 		warning:  c.eventtype == corev1.EventTypeWarning,
 		reason:   c.reason,
 		action:   c.action,
-		recorded: recorded,
 	}}
 	it.bytes = int(unsafe.Sizeof(*it))
 	if c.related != nil {
@@ -144,15 +143,10 @@ func newItem(recorded time.Time, c *call) *item {
 		it.related = &related
 		it.bytes += int(unsafe.Sizeof(related))
 	}
-	it.metadata = it.few[:0]
-	if len(c.annotations) > len(it.few) {
-		it.metadata = make([]annotation, 0, len(c.annotations))
+	it.metadata = c.merge(it.few[:0])
+	if cap(it.metadata) > len(it.few) {
 		it.bytes += cap(it.metadata) * int(unsafe.Sizeof(annotation{}))
 	}
-	for k, v := range c.annotations {
-		it.metadata = append(it.metadata, annotation{k, v})
-	}
-	slices.SortFunc(it.metadata, func(a, b annotation) int { return strings.Compare(a.key, b.key) })
 
 	buffer := scratch.Get().(*[]byte)
 	b := (*buffer)[:0]
@@ -187,6 +181,7 @@ func newItem(recorded time.Time, c *call) *item {
 	for _, s := range all {
 		*s, rest = rest[:len(*s)], rest[len(*s):]
 	}
+	c.metadata = it.metadata
 	// The allocator's size classes are an eighth apart: half of that is lost.
 	it.bytes += len(text) + len(text)/16
 	return it
@@ -212,15 +207,13 @@ func referenceStrings(to []*string, ref *corev1.ObjectReference) []*string {
 // laneKey is the key of the lane that keeps the events of one object in order.
 func (n *notification) laneKey() laneKey {
 	gv, _ := schema.ParseGroupVersion(n.involved.APIVersion)
-	return laneKey(maphash.Comparable(laneSeed, objectKey{
-		kind: n.involved.Kind, group: gv.Group, namespace: n.involved.Namespace, name: n.involved.Name, uid: n.involved.UID,
-	}))
-}
-
-// objectKey is what makes an object that object and no other.
-type objectKey struct {
-	kind, group, namespace, name string
-	uid                          types.UID
+	var h maphash.Hash
+	h.SetSeed(laneSeed)
+	for _, s := range [...]string{n.involved.Kind, gv.Group, n.involved.Namespace, n.involved.Name, string(n.involved.UID)} {
+		_, _ = h.WriteString(s) // never fails
+		_ = h.WriteByte(0)      // "ab" and "c" are not "a" and "bc"
+	}
+	return laneKey(h.Sum64())
 }
 
 var laneSeed = maphash.MakeSeed()
@@ -284,8 +277,8 @@ func describe(scheme *runtime.Scheme, object runtime.Object) (ref *corev1.Object
 	if ref == nil {
 		return nil, nil, errors.New("nil object reference")
 	}
-	if _, ok := object.(*corev1.ObjectReference); ok {
-		copied := *ref // the caller's: nobody may write to it, then or later
+	if own, ok := object.(*corev1.ObjectReference); ok {
+		copied := *own // the caller's: nobody may write to it, then or later
 		ref = &copied
 	}
 	if annotated, ok := object.(interface{ GetAnnotations() map[string]string }); ok {
@@ -294,27 +287,23 @@ func describe(scheme *runtime.Scheme, object runtime.Object) (ref *corev1.Object
 	return ref, annotations, nil
 }
 
-// mergeAnnotations returns the annotations of an event in a map of its own, or
-// nil if there are none: what the controller said, and what the object itself
-// says in keys meant for its events, where the controller said nothing.
-func mergeAnnotations(event, object map[string]string) map[string]string {
-	var merged map[string]string
-	if len(event) > 0 {
-		merged = maps.Clone(event)
+// merge appends the annotations of the event, by key: what the controller said, and
+// what the object itself says in keys meant for its events, where the controller
+// said nothing.
+func (c *call) merge(to []annotation) []annotation {
+	if len(c.annotations) > cap(to) {
+		to = make([]annotation, 0, len(c.annotations))
 	}
-	for k, v := range object {
-		if !strings.HasPrefix(k, objectAnnotationPrefix) {
-			continue
-		}
-		if _, ok := merged[k]; ok {
-			continue
-		}
-		if merged == nil {
-			merged = make(map[string]string)
-		}
-		merged[k] = v
+	for k, v := range c.annotations {
+		to = append(to, annotation{k, v})
 	}
-	return merged
+	for k, v := range c.ofObject {
+		if _, said := c.annotations[k]; !said && strings.HasPrefix(k, objectAnnotationPrefix) {
+			to = append(to, annotation{k, v})
+		}
+	}
+	slices.SortFunc(to, func(a, b annotation) int { return strings.Compare(a.key, b.key) })
+	return to
 }
 
 // truncateRunes cuts s to at most limit characters, the mark that says so

@@ -2,8 +2,6 @@ package events
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -95,7 +93,7 @@ type coreV1 struct{ recorder record.EventRecorder }
 
 func (k coreV1) write(c call, log logr.Logger) {
 	mended := c
-	mended.annotations = mendAnnotations(c.annotations)
+	mended.annotations = mendAnnotations(c.metadata)
 	c.logChanged(mended, "core/v1", log)
 	if len(mended.annotations) == 0 {
 		k.recorder.Event(c.regarding, c.eventtype, c.reason, c.message)
@@ -167,31 +165,37 @@ func (c call) mend() call {
 	c.reason = cutBytes(c.reason, maxReasonBytes)
 	c.action = cutBytes(c.action, maxActionBytes)
 	c.message = cutBytes(c.message, maxNoteBytes)
-	c.annotations = mendAnnotations(c.annotations)
+	c.annotations = mendAnnotations(c.metadata)
 	return c
 }
 
 // mendAnnotations leaves out what would make the API server refuse the whole event,
 // in either API: keys that are no qualified names, and what is too much in all,
-// the last keys first. It returns the map itself if there is nothing to leave out.
-func mendAnnotations(annotations map[string]string) map[string]string {
-	size, valid := 0, true
-	for k, v := range annotations {
-		size += len(k) + len(v)
-		valid = valid && isAnnotationKey(k)
-	}
-	if valid && size <= apivalidation.TotalAnnotationSizeLimitB {
-		return annotations
-	}
-	kept := make(map[string]string, len(annotations))
-	size = 0
-	for _, k := range slices.Sorted(maps.Keys(annotations)) {
-		if v := annotations[k]; isAnnotationKey(k) && size+len(k)+len(v) <= apivalidation.TotalAnnotationSizeLimitB {
-			kept[k] = v
-			size += len(k) + len(v)
+// the last keys first.
+func mendAnnotations(annotations []annotation) map[string]string {
+	mended := asMap(annotations)
+	size := 0
+	for _, a := range annotations {
+		if n := len(a.key) + len(a.value); isAnnotationKey(a.key) && size+n <= apivalidation.TotalAnnotationSizeLimitB {
+			size += n
+		} else {
+			delete(mended, a.key)
 		}
 	}
-	return kept
+	return mended
+}
+
+// asMap returns the annotations in a map that the wrapped recorder, or a logger, may
+// keep.
+func asMap(annotations []annotation) map[string]string {
+	if len(annotations) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(annotations))
+	for _, a := range annotations {
+		m[a.key] = a.value
+	}
+	return m
 }
 
 // isAnnotationKey applies the API server's rule. Its regular expressions take
@@ -234,7 +238,7 @@ func (c call) logChanged(mended call, api string, log logr.Logger) {
 			changed = append(changed, field.name)
 		}
 	}
-	if len(mended.annotations) != len(c.annotations) {
+	if len(mended.annotations) != len(c.metadata) {
 		changed = append(changed, "annotations")
 	}
 	if len(changed) > 0 {

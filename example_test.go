@@ -55,7 +55,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// newKustomization stands for the type of your own API.
+// newKustomization stands for the type of your own API (see below what alerts).
 func newKustomization() *unstructured.Unstructured {
 	obj := &unstructured.Unstructured{}
 	obj.SetAPIVersion("kustomize.toolkit.fluxcd.io/v1")
@@ -190,6 +190,6 @@ func writingThroughEventsV1(mgr ctrl.Manager, log logr.Logger, endpoint string) 
 
 func afterALostLease(ctx, drainCtx context.Context, mgr ctrl.Manager, recorder *events.EventRecorder) error {
 	err := mgr.Start(ctx)
-	_ = recorder.Shutdown(drainCtx) // drainCtx: a few seconds; returns at once if the manager has drained
+	_ = recorder.Shutdown(drainCtx) // from context.Background(), a few seconds; over at once if the manager has drained
 	return err
 }

@@ -25,10 +25,12 @@ func FuzzPayload(f *testing.F) {
 		if related {
 			relatedRef = &corev1.ObjectReference{Kind: name, Name: kind}
 		}
-		annotations := mergeAnnotations(map[string]string{key: value}, map[string]string{objectKey: objectValue})
+		annotations := map[string]string{key: value}
 		recorded := time.Now()
-		it := newItem(recorded, &call{regarding: ref, related: relatedRef, annotations: annotations,
+		it := newItem(&call{regarding: ref, related: relatedRef,
+			annotations: annotations, ofObject: map[string]string{objectKey: objectValue},
 			eventtype: eventtype, reason: reason, action: action, message: message})
+		it.recorded = recorded
 		if it.bytes < len(message)/4 {
 			t.Errorf("%d bytes charged for a message of %d", it.bytes, len(message))
 		}

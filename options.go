@@ -88,7 +88,7 @@ func WithHTTPClient(client *http.Client) Option {
 // in an outage attempts have no limit but the age of the event ([WithMaxAge]).
 // go-retryablehttp's default of 4 would lose up to 1.8 % of all events while a part
 // of the attempts fails at random; 9 loses about 0.01 % at most. With 0, an event ends with its
-// first failure of that kind. 0 or more; a negative number is an error.
+// second failure, if others were served since its first. 0 or more; a negative number is an error.
 func WithRetryMax(retries int) Option {
 	return func(o *options) { o.retryMax = retries }
 }

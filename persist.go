@@ -249,7 +249,8 @@ func decodeItem(e journal.Entry) (*item, error) {
 	if event.Severity == severityError {
 		c.eventtype = corev1.EventTypeWarning
 	}
-	it := newItem(time.Unix(0, int64(binary.LittleEndian.Uint64(e.Data[16:]))), &c)
+	it := newItem(&c)
+	it.recorded = time.Unix(0, int64(binary.LittleEndian.Uint64(e.Data[16:])))
 	it.seq = e.ID
 	it.key = eventKey{binary.LittleEndian.Uint64(e.Data), binary.LittleEndian.Uint64(e.Data[8:])}
 	it.saved, it.unanswered = true, true

@@ -36,7 +36,8 @@ type queue struct {
 	maxAge     time.Duration
 	source     uint64 // of this recorder, see eventKey
 	counts     *counts
-	timerFired func() // called on a goroutine of its own
+	timerFired func()    // called on a goroutine of its own
+	began      time.Time // see lane.until
 
 	// mu guards all below. Nothing slow happens under it: no I/O, no logging,
 	// no callback.
@@ -99,10 +100,10 @@ type flushWaiter struct {
 
 func newQueue(o *options, counts *counts, source uint64, timerFired func()) *queue {
 	return &queue{limit: o.queueBytes, maxWorkers: o.concurrency, maxAge: o.maxAge, source: source, counts: counts,
-		timerFired: timerFired, turn: fresh, endpoint: endpoint{maxStrikes: float64(o.retryMax)}}
+		timerFired: timerFired, began: time.Now(), turn: fresh, endpoint: endpoint{maxStrikes: float64(o.retryMax)}}
 }
 
-// push puts an event into its lane, or folds it into the event that waits last
+// push puts an event that was recorded just now into its lane, or folds it into the event that waits last
 // there if that says the same. If the limit is reached, events are dropped
 // until the new one fits: the oldest waiting one of the same object, else the
 // oldest waiting one of all. An event that is being posted is never dropped. If
@@ -131,7 +132,7 @@ func (q *queue) push(it *item) (lost loss, startWorker bool) {
 	q.seq++
 	it.seq, it.key = q.seq, eventKey{q.source, q.seq}
 	q.appendLocked(l, it)
-	return lost, q.startLocked(time.Now())
+	return lost, q.startLocked(it.recorded)
 }
 
 // take hands a worker the head of a lane. nil means that there is nothing to do and
@@ -206,7 +207,7 @@ func (q *queue) retry(it *item, wait time.Duration, asked bool) {
 		wait = min(wait, drainWait)
 	}
 	if wait > 0 && (asked || !q.endpoint.down) {
-		l.until = time.Now().Add(wait)
+		l.until = time.Since(q.began) + wait
 		q.moveLocked(l, waiting)
 	} else {
 		q.moveLocked(l, l.class())
@@ -312,7 +313,7 @@ func (q *queue) nextLocked(now time.Time) *lane {
 	if q.stopped {
 		return nil
 	}
-	for len(q.waiting) > 0 && !q.waiting[0].until.After(now) {
+	for len(q.waiting) > 0 && !q.due(q.waiting[0]).After(now) {
 		q.moveLocked(q.waiting[0], q.waiting[0].class())
 	}
 	// An event that is too old goes at once: it needs no attempt.
@@ -353,7 +354,7 @@ func (q *queue) armLocked(now time.Time) {
 	var at time.Time
 	if !q.stopped {
 		if len(q.waiting) > 0 {
-			at = q.waiting[0].until
+			at = q.due(q.waiting[0])
 		}
 		ready := q.in[fresh].front != nil || q.in[failed].front != nil
 		if ready && !q.endpoint.mayStart(now) && (at.IsZero() || q.endpoint.nextProbe.Before(at)) {

@@ -34,7 +34,7 @@ func (q *queue) checkLocked(now time.Time, comes int) error {
 		if at[l] != nowhere {
 			wrong("a waiting lane is in %v", at[l])
 		}
-		if l.index != i || i > 0 && l.until.Before(q.waiting[(i-1)/2].until) {
+		if l.index != i || i > 0 && l.until < q.waiting[(i-1)/2].until {
 			wrong("the heap is in disorder at %d", i)
 		}
 		if l.links != (links[lane]{}) {
@@ -139,8 +139,8 @@ func (q *queue) checkSomebodyComes(now time.Time, comes int) error {
 	for _, l := range q.lanes {
 		switch {
 		case l.place == busy:
-		case l.place == waiting && l.until.After(now):
-			sooner(l.until)
+		case l.place == waiting && q.due(l).After(now):
+			sooner(q.due(l))
 		case q.endpoint.down && now.Before(q.endpoint.nextProbe):
 			sooner(q.endpoint.nextProbe)
 		case q.endpoint.down, !l.head.suspect, q.failedBusy < max(1, q.maxWorkers/2):

@@ -210,7 +210,7 @@ func TestWhatNamesAnObjectDecidesItsLane(t *testing.T) {
 	key := func(change func(*corev1.ObjectReference)) laneKey {
 		ref := base
 		change(&ref)
-		return newItem(time.Now(), &call{regarding: &ref, reason: "R", message: "m"}).laneKey()
+		return newItem(&call{regarding: &ref, reason: "R", message: "m"}).laneKey()
 	}
 	same := key(func(*corev1.ObjectReference) {})
 	for name, change := range map[string]func(*corev1.ObjectReference){
@@ -271,7 +271,7 @@ func TestQueueChargesWhatTheHeapHolds(t *testing.T) {
 				object := fmt.Sprintf("podinfo-%d", i%test.objects)
 				ref := &corev1.ObjectReference{Kind: "Kustomization", APIVersion: "kustomize.toolkit.fluxcd.io/v1",
 					Namespace: "flux-system", Name: object, UID: types.UID(fmt.Sprintf("6c1ee2f5-5a3f-4c83-a1a4-%012d", i%test.objects)), ResourceVersion: fmt.Sprint(i)}
-				q.push(newItem(time.Now(), &call{regarding: ref, annotations: test.annotations, eventtype: "Normal", reason: "Progressing",
+				q.push(recordedNow(&call{regarding: ref, annotations: test.annotations, eventtype: "Normal", reason: "Progressing",
 					message: fmt.Sprintf("%0*d", test.message, i)}))
 				if test.waits {
 					q.retry(taken(q), time.Hour, true)

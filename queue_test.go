@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,7 +20,13 @@ func newTestQueue(limit, workers int) (*queue, *counts) {
 
 func testItem(object, message string) *item {
 	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "default", Name: object, UID: types.UID("uid-of-" + object)}
-	return newItem(time.Now(), &call{regarding: ref, eventtype: "Normal", reason: "Reason", message: message})
+	return recordedNow(&call{regarding: ref, eventtype: "Normal", reason: "Reason", message: message})
+}
+
+func recordedNow(c *call) *item {
+	it := newItem(c)
+	it.recorded = time.Now()
+	return it
 }
 
 // taken is the next event, or nil.
@@ -121,11 +128,34 @@ func TestEachEventHasAKeyThatStaysAndIsItsOwn(t *testing.T) {
 	wantMessages(t, keys, "7-1", "7-2", "7-1", "7-2")
 }
 
+// Or a short string would keep a large one alive that it was cut from.
+func TestAnEventHoldsNoStringOfItsCaller(t *testing.T) {
+	all := "kind namespace name uid version resource field related reason action message key value"
+	next := func() (word string) {
+		word, all, _ = strings.Cut(all, " ")
+		return word
+	}
+	from := unsafe.StringData(all)
+	to := len(all)
+	c := call{regarding: &corev1.ObjectReference{Kind: next(), Namespace: next(), Name: next(), UID: types.UID(next()),
+		APIVersion: next(), ResourceVersion: next(), FieldPath: next()}, related: &corev1.ObjectReference{Name: next()},
+		reason: next(), action: next(), message: next(), annotations: map[string]string{next(): next()}}
+	it := newItem(&c)
+	held := append(referenceStrings(nil, &it.involved), &it.related.Name, &it.reason, &it.action, &it.message,
+		&it.metadata[0].key, &it.metadata[0].value)
+	for _, s := range held {
+		at := uintptr(unsafe.Pointer(unsafe.StringData(*s))) - uintptr(unsafe.Pointer(from))
+		if *s == "" || at < uintptr(to) {
+			t.Errorf("%q is not a copy", *s)
+		}
+	}
+}
+
 func TestQueueFoldsAnEventIntoTheLastWaitingOneThatSaysTheSame(t *testing.T) {
 	base := func() *item {
 		ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "default", Name: "a", UID: "1", ResourceVersion: "7"}
 		related := &corev1.ObjectReference{Kind: "Node", Name: "n", ResourceVersion: "3"}
-		return newItem(time.Unix(1, 0), &call{regarding: ref, related: related, eventtype: "Normal", reason: "R", action: "A", message: "m",
+		return recordedNow(&call{regarding: ref, related: related, eventtype: "Normal", reason: "R", action: "A", message: "m",
 			annotations: map[string]string{"v1/token": "x", "k": "v"}})
 	}
 	for name, test := range map[string]struct {

@@ -165,8 +165,8 @@ func TestRetryWhileDownIsReadyAtOnceUnlessTheEndpointAskedToWait(t *testing.T) {
 			if ready := it.lane.place == fresh || it.lane.place == failed; ready != (test.want == 0) {
 				t.Fatalf("%+v: ready %v", test, ready)
 			}
-			if test.want > 0 && !it.lane.until.Equal(time.Now().Add(test.want)) {
-				t.Errorf("%+v: waits for %v", test, time.Until(it.lane.until))
+			if test.want > 0 && !q.due(it.lane).Equal(time.Now().Add(test.want)) {
+				t.Errorf("%+v: waits for %v", test, time.Until(q.due(it.lane)))
 			}
 		})
 	}

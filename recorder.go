@@ -179,7 +179,6 @@ func (r *EventRecorder) idle() bool { return r == nil || r.shared == nil }
 // record writes the Kubernetes event and queues its payload. It never waits for
 // the endpoint.
 func (r *EventRecorder) record(object, related runtime.Object, c call) {
-	now := time.Now()
 	d := r.shared.delivery
 	if c.eventtype == eventTypeTrace {
 		d = nil
@@ -188,30 +187,30 @@ func (r *EventRecorder) record(object, related runtime.Object, c call) {
 		c.eventtype = corev1.EventTypeNormal
 	}
 
-	ref, objectAnnotations, err := describe(r.shared.scheme, object)
-	if err != nil {
+	var err error
+	if c.regarding, c.ofObject, err = describe(r.shared.scheme, object); err != nil {
 		r.invalid(d, fmt.Errorf("cannot make a reference to the object: %w", err),
 			"type", fmt.Sprintf("%T", object), "reason", c.reason)
 		return
 	}
-	c.regarding = ref
 	if !isNil(related) {
 		if c.related, _, err = describe(r.shared.scheme, related); err != nil {
-			r.log.V(1).Info("Related object left out of the event", "kind", ref.Kind, "namespace", ref.Namespace,
-				"name", ref.Name, "reason", c.reason, "type", fmt.Sprintf("%T", related), "cause", err.Error())
+			r.log.V(1).Info("Related object left out of the event", "kind", c.regarding.Kind,
+				"namespace", c.regarding.Namespace, "name", c.regarding.Name, "reason", c.reason, "type", fmt.Sprintf("%T", related), "cause", err.Error())
 		}
 	}
-	c.annotations = mergeAnnotations(c.annotations, objectAnnotations)
 	// The copy is made first: nobody can know what the wrapped recorder does
-	// with a reference and a map that it is given.
+	// with a reference that it is given.
 	var it *item
 	if d != nil {
-		it = newItem(now, &c)
+		it = newItem(&c)
+	} else {
+		c.metadata = c.merge(nil)
 	}
 	c.say()
 	if log := r.log.V(2); log.Enabled() {
-		log.Info("Event recorded", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name,
-			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", c.annotations)
+		log.Info("Event recorded", "kind", c.regarding.Kind, "namespace", c.regarding.Namespace, "name", c.regarding.Name,
+			"type", c.eventtype, "reason", c.reason, "message", c.message, "annotations", asMap(c.metadata))
 	}
 	if r.kube != nil {
 		r.kube.write(c, r.log)
@@ -221,6 +220,7 @@ func (r *EventRecorder) record(object, related runtime.Object, c call) {
 	case it.involved.Kind == "" || it.involved.Name == "":
 		r.invalid(d, errors.New("the reference to the object has no kind or no name"), it.logKeys()...)
 	default:
+		it.recorded = time.Now()
 		d.enqueue(it)
 	}
 }

@@ -38,6 +38,34 @@ func TestShutdownDeliversWhatIsPending(t *testing.T) {
 	})
 }
 
+func TestANilContextNeverEnds(t *testing.T) {
+	for name, wait := range map[string]func(h *harness, ctx context.Context) error{
+		"Flush":    func(h *harness, ctx context.Context) error { return h.Flush(ctx) },
+		"Shutdown": func(h *harness, ctx context.Context) error { return h.Shutdown(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, tr *eventstest.Transport) {
+				h := newHarness(t, tr.URL(), on(tr))
+				tr.Down()
+				h.say("a", "m")
+				over := make(chan error, 1)
+				go func() { over <- wait(h, nil) }()
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				if len(over) != 0 {
+					t.Errorf("it returned %v while an event was pending", <-over)
+					return
+				}
+				_ = tr.Up()
+				if err := <-over; err != nil {
+					t.Error(err)
+				}
+				h.wantOutcomes(map[string]int{"delivered": 1})
+			})
+		})
+	}
+}
+
 // Whatever the recorder is doing, Shutdown returns at its deadline, counts what
 // is left, says how many, and leaves no goroutine: the bubble would not end.
 func TestShutdownInEveryState(t *testing.T) {
@@ -718,10 +746,10 @@ func TestNilContextsAreTakenForBackground(t *testing.T) {
 		h := newHarness(t, tr.URL(), on(tr))
 		h.say("a", "m")
 		var none context.Context
-		must(t, h.Flush(none))
-		h.say("a", "n")
-		must(t, h.Shutdown(none))
-		if !slices.Equal(messages(tr.Events()), []string{"m", "n"}) {
+		if err := errors.Join(h.Flush(none), h.Shutdown(none)); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(messages(tr.Events()), []string{"m"}) {
 			t.Error("not delivered")
 		}
 	})

@@ -81,7 +81,7 @@ func measureDeliveryOf(r *report, s scale, d delivery) error {
 				return err
 			},
 			func() error {
-				run, err := d.plain(bodies)
+				run, err := d.plain(bodies, extras{}.poster)
 				plainRates, plainCosts = append(plainRates, run.rate), append(plainCosts, run.cost)
 				return err
 			},
@@ -196,8 +196,8 @@ func recordAll(r recorder, objects, total int) {
 	}
 }
 
-// plain delivers with the plain loop.
-func (d delivery) plain(bodies [][]byte) (rates, error) {
+// plain delivers with the plain loop. Each worker has a poster of its own.
+func (d delivery) plain(bodies [][]byte, newPoster func(*http.Client, string) (post func([]byte) error, release func())) (rates, error) {
 	g, err := d.newGate(nil)
 	if err != nil {
 		return rates{}, err
@@ -211,8 +211,10 @@ func (d delivery) plain(bodies [][]byte) (rates, error) {
 	var wg sync.WaitGroup
 	for worker := range d.parallel {
 		wg.Go(func() {
+			post, release := newPoster(client, g.url)
+			defer release()
 			for i := worker; i < len(bodies); i += d.parallel {
-				if err := plainPost(client, g.url, bodies[i]); err != nil {
+				if err := post(bodies[i]); err != nil {
 					failed <- err
 					return
 				}

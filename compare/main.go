@@ -43,6 +43,7 @@ var measurements = []struct {
 }{
 	{"calls", measureCalls},
 	{"delivery", measureDelivery},
+	{"steps", measureSteps},
 	{"connections", measureConnections},
 	{"outage", measureOutage},
 	{"recovery", measureRecovery},

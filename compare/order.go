@@ -65,7 +65,7 @@ func measureOrder(r *report, s scale) error {
 	r.goal(our.violations == 0, "no event out of order, in any run", "%s of %s", none(our.violations), count(total*s.runs()))
 	r.goal(our.lost == our.counted, "every loss to an unreliable endpoint counted", "%s of %s", none(our.counted), none(our.lost))
 	r.note("Order: after five failures in a row the peer and the goroutines give an event up. This library gives it up, " +
-		"as exhausted in its metrics, after nine failures while the endpoint serves others.")
+		"as exhausted in its metrics, after ten failures or more while the endpoint serves others.")
 	return nil
 }
 

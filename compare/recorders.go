@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -198,20 +197,4 @@ func (g *goroutines) stop() {
 	g.cancel()
 	g.running.Wait()
 	g.client.HTTPClient.CloseIdleConnections()
-}
-
-// plainPost is one post with net/http, and nothing else.
-func plainPost(client *http.Client, url string, body []byte) error {
-	resp, err := client.Post(url, "application/json", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusAccepted {
-		return fmt.Errorf("status %d", resp.StatusCode)
-	}
-	return nil
 }

@@ -33,6 +33,7 @@ func (c column) String() string { return headings[c] }
 type report struct {
 	rows  []*row
 	goals []goal
+	steps []string // what makes a post dearer than a bare one
 	notes []string
 }
 
@@ -101,6 +102,12 @@ func (r *report) print(w io.Writer, s scale, took time.Duration) {
 			verdict = "**missed**"
 		}
 		fmt.Fprintf(w, "- %s: %s, %s\n", g.what, g.got, verdict)
+	}
+	if len(r.steps) > 0 {
+		fmt.Fprint(w, "\nWhat a post has that a bare one has not, added to the plain loop, 1 object, endpoint answers at once:\n\n")
+	}
+	for _, step := range r.steps {
+		fmt.Fprintf(w, "- %s\n", step)
 	}
 	if len(r.notes) > 0 {
 		fmt.Fprint(w, "\nHow to read it:\n\n")
