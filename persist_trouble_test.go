@@ -64,7 +64,7 @@ func TestTheNameOfAJournalIsTheSameInEveryVersion(t *testing.T) {
 	const url = "http://notification-controller.flux-system.svc.cluster.local./"
 	for controller, want := range map[string]string{
 		"kustomize-controller": "events-kustomize-controller-779bb3268988b2b8.journal",
-		"AZ/az.09 ü":           "events-AZ_az_09__-5d4c6938c68bf3d5.journal",
+		"AZ/az.09 š":           "events-AZ_az_09__-f454ddc7bf700eee.journal",
 	} {
 		dir := t.TempDir()
 		r, err := open(url, controller, dir)
