@@ -364,6 +364,21 @@ func TestAReportingControllerThatEventsV1RefusesIsAnError(t *testing.T) {
 	}
 }
 
+// The API server takes a reporting instance of at most 128 bytes.
+func TestAReportingControllerMayBeAsLongAsTheHostNameAllows(t *testing.T) {
+	host, _ := os.Hostname()
+	most := 128 - len("-") - len(host)
+	if most < len("x/x") {
+		t.Skip("the host name allows none")
+	}
+	v1 := events.WithEventsV1Recorder(&v1Recorder{})
+	longest := strings.Repeat("x", most-len("/x")) + "/x"
+	if err := construct("http://host/", longest, v1); err != nil {
+		t.Errorf("%d bytes: %v", most, err)
+	}
+	wantError(t, construct("http://host/", "x"+longest, v1), "events: reporting controller ", ": 129 bytes with a hyphen and the host name, events.k8s.io takes at most 128")
+}
+
 // client-go's own recorders and fakes, which is what controllers pass.
 func TestClientGosEventsV1RecorderWorksAsABackend(t *testing.T) {
 	bubble(t, func(t *testing.T, tr *eventstest.Transport) {

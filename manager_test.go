@@ -127,6 +127,9 @@ func TestTheDrainOfAManagerEndsAtItsTimeout(t *testing.T) {
 	if lines := log.with(msgLost); len(lines) != 1 || lines[0].Keys["outcome"] != "shutdown" {
 		t.Errorf("log: %v", lines)
 	}
+	if lines := log.with(msgStopped); len(lines) != 1 || lines[0].Keys["pending"] != 1 {
+		t.Errorf("log: %v", lines)
+	}
 }
 
 func TestAManagerWithoutEventsStopsAtOnce(t *testing.T) {

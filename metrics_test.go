@@ -64,6 +64,16 @@ func TestEveryMetricIsThereFromTheStart(t *testing.T) {
 		if h.value("event_recorder_endpoint_up") != 1 {
 			t.Error("endpoint_up begins at 0")
 		}
+		h.say("a", "m")
+		h.settled() // now there is an attempt
+		if families, err = h.registry.Gather(); err != nil || len(families) != len(want)+1 {
+			t.Errorf("%d metrics after an attempt, error %v", len(families), err)
+		}
+		for _, f := range families {
+			if f.GetHelp() == "" {
+				t.Errorf("%s has no help", f.GetName())
+			}
+		}
 	})
 }
 

@@ -71,10 +71,16 @@ func TestAllFaultsAreReportedTogether(t *testing.T) {
 }
 
 func TestExtremeButValidOptionsAreTaken(t *testing.T) {
-	if err := construct("http://host/", "x", events.WithRetryMax(math.MaxInt), events.WithRetryWait(time.Millisecond, math.MaxInt64),
-		events.WithTimeout(math.MaxInt64), events.WithConcurrency(256), events.WithQueueBytes(math.MaxInt),
-		events.WithMaxAge(math.MaxInt64), events.WithDrainTimeout(time.Millisecond), events.WithHTTPClient(&http.Client{})); err != nil {
-		t.Error(err)
+	ms := time.Millisecond
+	for name, opts := range map[string][]events.Option{
+		"most": {events.WithRetryMax(math.MaxInt), events.WithRetryWait(ms, math.MaxInt64), events.WithTimeout(math.MaxInt64), events.WithConcurrency(256),
+			events.WithQueueBytes(math.MaxInt), events.WithMaxAge(math.MaxInt64), events.WithDrainTimeout(math.MaxInt64), events.WithHTTPClient(&http.Client{})},
+		"least": {events.WithRetryMax(0), events.WithRetryWait(ms, ms), events.WithTimeout(ms), events.WithConcurrency(1),
+			events.WithQueueBytes(1024), events.WithMaxAge(ms), events.WithDrainTimeout(ms)},
+	} {
+		if err := construct("http://host/", "x", opts...); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -120,6 +126,23 @@ func TestAnEndpointMustBeAnAbsoluteHTTPURLWithAHost(t *testing.T) {
 	}
 }
 
+func TestTheErrorAboutAnEndpointSaysWhatIsWrong(t *testing.T) {
+	for url, want := range map[string]string{
+		"http://[::1/":      "it cannot be parsed",
+		" //host/":          "it begins or ends with a space",
+		"http://host/ ":     "it begins or ends with a space",
+		"localhost:9090":    "it does not begin with http:// or https://",
+		"ftp://host/":       "its scheme must be http or https",
+		"http://:80/":       "it has no host",
+		"http://host:0/":    "its port must be between 1 and 65535",
+		"http://host:65536": "its port must be between 1 and 65535",
+	} {
+		if err := construct(url, "x"); err == nil || !strings.HasSuffix(err.Error(), ": must be an absolute http or https URL: "+want) {
+			t.Errorf("%q: error %v, want %q", url, err, want)
+		}
+	}
+}
+
 func TestTheErrorAboutAnEndpointShowsNoSecret(t *testing.T) {
 	for _, url := range []string{
 		"ftp://user:s3cret@host/s3cret?token=s3cret", "http://user:s3cret@/x", "http://user:s3cret@host:99999/",
@@ -150,6 +173,21 @@ func TestARegistryThatHoldsOtherMetricsOfTheNameIsAnError(t *testing.T) {
 	if err := construct("http://host/", "x", events.WithMetricsRegisterer(failing)); !errors.Is(err, errRegister) {
 		t.Errorf("error %v, want that of the registerer", err)
 	}
+	// The same metrics from elsewhere: another copy of this package in the process.
+	registry = prometheus.NewRegistry()
+	for _, to := range []prometheus.Registerer{disguising{registry}, registry} {
+		err := construct("http://host/", "x", events.WithMetricsRegisterer(to))
+		if to == registry && (err == nil || !strings.Contains(err.Error(), "events: cannot register the metrics")) || to != registry && err != nil {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+// disguising registers collectors as such of another type.
+type disguising struct{ *prometheus.Registry }
+
+func (d disguising) Register(c prometheus.Collector) error {
+	return d.Registry.Register(struct{ prometheus.Collector }{c})
 }
 
 var errRegister = errors.New("no more metrics")

@@ -348,6 +348,27 @@ func TestNothingIsWrittenWhileEventsAreDeliveredAtOnce(t *testing.T) {
 	})
 }
 
+func TestAJournalIsWrittenAtMostEvery15Milliseconds(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		_, h := outage(t, dir)
+		size, writes := int64(0), 0
+		for i := range 1000 {
+			h.say("a", fmt.Sprint("event ", i))
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			if now := journalSize(t, dir); now != size {
+				size = now
+				writes++
+			}
+		}
+		if writes > 1000/15 || writes < 50 {
+			t.Errorf("written %d times in a second", writes)
+		}
+		h.shutdownNow()
+	})
+}
+
 func TestAJournalIsNotWrittenAnewWhileMostOfItIsPending(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

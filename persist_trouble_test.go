@@ -59,6 +59,23 @@ func TestAJournalBelongsToOneRecorderOfAControllerAndAnEndpoint(t *testing.T) {
 	must(t, again.Shutdown(context.Background()))
 }
 
+// The next process may have another version of the package.
+func TestTheNameOfAJournalIsTheSameInEveryVersion(t *testing.T) {
+	const url = "http://notification-controller.flux-system.svc.cluster.local./"
+	for controller, want := range map[string]string{
+		"kustomize-controller": "events-kustomize-controller-779bb3268988b2b8.journal",
+		"AZ/az.09 š":           "events-AZ_az_09__-f454ddc7bf700eee.journal",
+	} {
+		dir := t.TempDir()
+		r, err := open(url, controller, dir)
+		must(t, err)
+		if got := filepath.Base(journalFile(t, dir)); got != want {
+			t.Errorf("the journal of %q is %s, want %s", controller, got, want)
+		}
+		must(t, r.Shutdown(context.Background()))
+	}
+}
+
 func TestARecorderThatIsRefusedByItsManagerLetsGoOfTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {

@@ -246,6 +246,10 @@ func heapOf() int {
 }
 
 func TestQueueChargesWhatTheHeapHolds(t *testing.T) {
+	many := map[string]string{}
+	for i := range 30 {
+		many[fmt.Sprint("a.b/", i)] = "v"
+	}
 	for name, test := range map[string]struct {
 		objects, events int
 		message         int
@@ -256,6 +260,7 @@ func TestQueueChargesWhatTheHeapHolds(t *testing.T) {
 		"one event about each object":          {20000, 20000, 80, false, nil},
 		"one event about each object, waiting": {20000, 20000, 80, true, nil},
 		"ten events about each object":         {2000, 20000, 80, false, map[string]string{"a.b/revision": "main@sha1:3b2a1c"}},
+		"many annotations":                     {100, 5000, 80, false, many},
 		"long messages":                        {100, 2000, 3000, false, nil},
 		"short messages":                       {1000, 20000, 5, false, nil},
 	} {

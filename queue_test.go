@@ -151,6 +151,13 @@ func TestAnEventHoldsNoStringOfItsCaller(t *testing.T) {
 	}
 }
 
+func TestTheBufferOfALargeEventIsNotKept(t *testing.T) {
+	testItem("a", strings.Repeat("x", 4*maxScratch))
+	if kept := cap(*scratch.Get().(*[]byte)); kept > maxScratch {
+		t.Errorf("%d bytes are kept", kept)
+	}
+}
+
 func TestQueueFoldsAnEventIntoTheLastWaitingOneThatSaysTheSame(t *testing.T) {
 	base := func() *item {
 		ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: "default", Name: "a", UID: "1", ResourceVersion: "7"}

@@ -61,10 +61,7 @@ var sharedTransport = sync.OnceValue(func() *http.Transport {
 func proxyFromEnvironment(req *http.Request) (*url.URL, error) {
 	if host := req.URL.Hostname(); strings.HasSuffix(host, ".") {
 		u := *req.URL
-		u.Host = strings.TrimSuffix(host, ".")
-		if port := req.URL.Port(); port != "" {
-			u.Host = net.JoinHostPort(u.Host, port)
-		}
+		u.Host = net.JoinHostPort(strings.TrimSuffix(host, "."), req.URL.Port())
 		req = &http.Request{URL: &u}
 	}
 	return http.ProxyFromEnvironment(req)
