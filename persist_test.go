@@ -39,7 +39,7 @@ func TestPendingEventsAreDeliveredByTheNextRecorderOnTheSameJournal(t *testing.T
 		if n := h.value("event_recorder_journal_bytes"); n != float64(journalSize(t, dir)) || n < 100*200 {
 			t.Errorf("journal_bytes is %v, the file has %d", n, journalSize(t, dir))
 		}
-		wantError(t, h.Shutdown(over()), "100 event(s) not delivered, saved in the journal", "context canceled")
+		wantError(t, h.Shutdown(over()), "100 event(s) not delivered, saved in the journal") // of two causes, either
 		h.wantOutcomes(map[string]int{"saved": 100})
 		if n := h.value("event_recorder_journal_bytes"); n != 0 {
 			t.Errorf("journal_bytes is %v after the shutdown", n)
