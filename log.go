@@ -120,7 +120,10 @@ func newRedactor(endpoint *url.URL) redactor {
 		password, _ := user.Password()
 		secrets = append(secrets, user.String(), user.Username(), password)
 	}
-	return redactor{slices.DeleteFunc(secrets, func(s string) bool { return strings.Trim(s, "/") == "" })}
+	secrets = slices.DeleteFunc(secrets, func(s string) bool { return strings.Trim(s, "/") == "" })
+	// The longest first: one may be a part of another, and would leave the rest of it.
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	return redactor{secrets}
 }
 
 // hidesBodies reports whether answers are kept out of the log: they may repeat
